@@ -23,8 +23,6 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-import ale_py
-import cv2
 import gymnasium as gym
 import numpy as np
 import torch
@@ -32,6 +30,13 @@ import tyro
 from torch import nn
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
+
+try:
+    import ale_py
+    import cv2
+except ModuleNotFoundError as error:
+    sys.exit(f"error: {error}: pip install ale-py opencv-python-headless")
+gym.register_envs(ale_py)
 
 
 @dataclasses.dataclass(frozen=True)
