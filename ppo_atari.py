@@ -32,11 +32,10 @@ from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
 try:
-    import ale_py
+    import ale_py  # noqa: F401 (it registers the games)
     import cv2
 except ModuleNotFoundError as error:
     sys.exit(f"error: {error}: pip install ale-py opencv-python-headless")
-gym.register_envs(ale_py)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +50,7 @@ class Args:
     # environment
     env_id: str = "BreakoutNoFrameskip-v4"  # one of the ids <Game>NoFrameskip-v4
     num_envs: int = 8  # environments stepped together, N
+    frame_stack: int = 4  # newest frames that an observation holds
     # rollout
     total_timesteps: int = 10_000_000  # environment steps in all, over all environments
     num_steps: int = 128  # steps of each environment between two updates, M
@@ -144,8 +144,7 @@ class WarpFrame(gym.ObservationWrapper):
     observation_space = gym.spaces.Box(0, 255, (1, 84, 84), np.uint8)
 
     def observation(self, obs):
-        grey = cv2.cvtColor(obs, cv2.COLOR_RGB2GRAY)
-        return cv2.resize(grey, (84, 84), interpolation=cv2.INTER_AREA)[np.newaxis]
+        return cv2.resize(cv2.cvtColor(obs, cv2.COLOR_RGB2GRAY), (84, 84), interpolation=cv2.INTER_AREA)[np.newaxis]
 
 
 class ClipReward(gym.RewardWrapper):
@@ -156,9 +155,11 @@ class ClipReward(gym.RewardWrapper):
 
 
 class FrameStack(gym.ObservationWrapper):
-    """[atari 7] The 4 newest frames, oldest first, uint8 [4, 84, 84]; black before an episode's first frame."""
+    """[atari 7] The newest frames, oldest first, uint8 [frames, 84, 84]; black before an episode's first one."""
 
-    observation_space = gym.spaces.Box(0, 255, (4, 84, 84), np.uint8)
+    def __init__(self, env, frames=4):
+        super().__init__(env)
+        self.observation_space = gym.spaces.Box(0, 255, (frames, 84, 84), np.uint8)
 
     def reset(self, **kwargs):
         self.frames = np.zeros(self.observation_space.shape, np.uint8)
@@ -176,12 +177,11 @@ def make_env(args, index, folder):
     env = gym.make(args.env_id, render_mode="rgb_array" if args.capture_video and index == 0 else None)
     if env.render_mode is not None:
         env = gym.wrappers.RecordVideo(env, folder / time.strftime("videos-%Y%m%d-%H%M%S"))
-    env = MaxAndSkip(NoopReset(env))  # [atari 1] [atari 2]
-    env = gym.wrappers.RecordEpisodeStatistics(env)
+    env = gym.wrappers.RecordEpisodeStatistics(MaxAndSkip(NoopReset(env)))  # [atari 1] [atari 2]
     env = EpisodicLife(env)  # [atari 3]
     if "FIRE" in env.unwrapped.get_action_meanings():
         env = FireReset(env)  # [atari 4]
-    return FrameStack(ClipReward(WarpFrame(env)))  # [atari 5] [atari 6] [atari 7]
+    return FrameStack(ClipReward(WarpFrame(env)), args.frame_stack)  # [atari 5] [atari 6] [atari 7]
 
 
 def make_envs(args, folder):
@@ -323,7 +323,7 @@ class Run:
     def __init__(self, args):
         """Ends the program where a number cannot work, seeds the generators, names the folder; writes nothing yet."""
         for name, value in vars(args).items():
-            least = int(name in ("total_timesteps", "num_envs", "num_steps", "num_minibatches", "update_epochs"))
+            least = int(type(value) is int and name not in ("seed", "save_every", "num_levels", "start_level"))
             if isinstance(value, int | float) and not least <= value < math.inf:
                 sys.exit(f"error: --{name.replace('_', '-')} must be a number from {least} up, not {value}")
         self.batch_size = args.num_envs * args.num_steps

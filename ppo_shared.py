@@ -203,7 +203,7 @@ class Run:
     def __init__(self, args):
         """Ends the program where a number cannot work, seeds the generators, names the folder; writes nothing yet."""
         for name, value in vars(args).items():
-            least = int(name in ("total_timesteps", "num_envs", "num_steps", "num_minibatches", "update_epochs"))
+            least = int(type(value) is int and name not in ("seed", "save_every", "num_levels", "start_level"))
             if isinstance(value, int | float) and not least <= value < math.inf:
                 sys.exit(f"error: --{name.replace('_', '-')} must be a number from {least} up, not {value}")
         self.batch_size = args.num_envs * args.num_steps
