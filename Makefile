@@ -1,0 +1,34 @@
+# make atari: trains PPO on Breakout (ARGS="--seed 2" is passed on). make test: checks the code.
+# Both set up .venv first. A torch that is there already is kept where it fits constraints.txt.
+PYTHON ?= python3
+POETRY ?= poetry
+BIN := .venv/bin
+
+atari: .venv/atari.stamp
+	$(BIN)/python ppo_atari.py --env-id BreakoutNoFrameskip-v4 $(ARGS)
+
+test: .venv/atari,track,video,dev.stamp
+	$(BIN)/ruff check .
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(ARGS)
+
+lint: .venv/dev.stamp
+	$(BIN)/ruff check .
+
+# The name of a stamp is the list of the extras that are installed once it is there.
+.venv/%.stamp: pyproject.toml constraints.txt | $(BIN)/pip
+	$(BIN)/python -m pip install -c constraints.txt ".[$*]"
+	@touch $@
+
+$(BIN)/pip:
+	@$(PYTHON) -c 'import sys; sys.exit("error: this is Python %d.%d, but 3.11 or newer is needed: make PYTHON=python3.11 ..." % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv .venv
+
+# For maintainers, with poetry and poetry-plugin-export. make lock ARGS=--regenerate takes the newest versions.
+lock:
+	$(POETRY) lock $(ARGS)
+	$(POETRY) export --all-extras --without-hashes -f constraints.txt -o constraints.txt
+
+clean:
+	rm -rf .venv build ppo.egg-info .pytest_cache .ruff_cache __pycache__ tests/__pycache__
+
+.PHONY: atari test lint lock clean
