@@ -412,8 +412,8 @@ def main():
         train(args)
     except ModuleNotFoundError as error:
         sys.exit(f"error: {error}: pip install {error.name}")
-    except (OSError, gym.error.Error) as error:
-        sys.exit(f"error: {error}")
+    except (OSError, gym.error.Error, KeyboardInterrupt) as error:
+        sys.exit(f"error: {str(error) or 'stopped; --resume goes on from the last checkpoint'}")
 
 
 def train(args):
