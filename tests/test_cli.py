@@ -1,0 +1,160 @@
+"""What the command line answers: to bad input one line, "error: ...", before any training; to --help the options."""
+
+import dataclasses
+import re
+import sys
+
+import pytest
+import torch
+from toy_envs import CLASSIC_CONTROL, ROOT, SCRIPTS, every_script, finish, start, train
+
+ppo = SCRIPTS[0]
+
+
+def one_line(capfd, end):
+    """What is said where the program ends; the emulator's own two lines, which it says when it is loaded, aside."""
+    assert isinstance(end.value.code, str)  # which python prints on stderr, and exits with status 1
+    said = re.sub(r"A\.L\.E: .*\n\[Powered by Stella\]\n", "", capfd.readouterr().err) + end.value.code
+    assert re.fullmatch(r"error: .+", said), f"not one line: {said!r}"
+    return said
+
+
+def refusal(script, options, folder, capfd):
+    """The one line with which `options` end the program; nothing else may be said, and no new file be there after."""
+    before = sorted(path for path in folder.rglob("*"))
+    with pytest.raises(SystemExit) as end:
+        train(script, options, folder)
+    said = one_line(capfd, end)
+    assert sorted(path for path in folder.rglob("*")) == before
+    return said
+
+
+@every_script
+def test_an_environment_that_does_not_exist(script, tmp_path):
+    """As a user sees it: the real program, its exit status and all that it says."""
+    slip, right = script.near_miss
+    status, output, errors = finish(start([ROOT / f"{script.name}.py", "--env-id", slip], tmp_path))
+    assert status == 1 and "Traceback" not in errors
+    assert re.fullmatch(rf"error: .*{right}.*\n", errors)
+    assert not list(tmp_path.iterdir())
+
+
+@every_script
+def test_an_environment_that_does_not_fit(script, tmp_path, capfd):
+    for env_id, named in script.unfit.items():
+        assert named in refusal(script, f"--env-id {env_id}", tmp_path, capfd)
+
+
+@every_script
+def test_an_environment_that_does_not_fit_leaves_no_folder_for_films(script, tmp_path, capfd):
+    for env_id in script.unfit:
+        refusal(script, f"--env-id {env_id} --capture-video", tmp_path, capfd)
+
+
+@every_script
+@pytest.mark.parametrize("env_id", ["NoSuchNoFrameskip-v4", "NoSuchNoFrameskip-v0", "no_such_module:NoFrameskip-v4"])
+def test_ids_that_name_nothing(script, env_id, tmp_path, capfd):
+    assert "pip install None" not in refusal(script, f"--env-id {env_id}", tmp_path, capfd)
+
+
+@every_script
+def test_numbers_that_cannot_work(script, tmp_path, capfd):
+    for name, kind in {field.name: field.type for field in dataclasses.fields(script.module.Args)}.items():
+        flag = f"--{name.replace('_', '-')}"
+        for number in {int: ["-1"], float: ["-1", "nan", "inf"], float | None: ["-1", "nan", "inf"]}.get(kind, []):
+            said = refusal(script, f"{flag} {number}", tmp_path, capfd)
+            assert flag in said and number in said
+    for flag in ("--total-timesteps", "--num-envs", "--num-steps", "--num-minibatches", "--update-epochs"):
+        assert flag in refusal(script, f"{flag} 0", tmp_path, capfd)
+    assert "--num-minibatches" in refusal(script, "--num-minibatches 3", tmp_path, capfd)
+    rollout = script.module.Args().num_envs * script.module.Args().num_steps
+    assert str(rollout) in refusal(script, f"--total-timesteps {rollout - 1}", tmp_path, capfd)
+
+
+@every_script
+@pytest.mark.parametrize("options", ["--no-such-flag", "--num-envs four", "--num-envs 2.5", "CartPole-v1"])
+def test_a_wrong_flag(script, options, tmp_path, capfd):
+    with pytest.raises(SystemExit) as end:
+        train(script, options, tmp_path)
+    assert end.value.code == 2 and capfd.readouterr().err and not list(tmp_path.iterdir())
+
+
+@every_script
+def test_resume_of_nothing(script, tmp_path, capfd):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "checkpoint.txt").write_text("not a checkpoint")
+    (tmp_path / "nothing.pt").touch()
+    (tmp_path / "half.pt").write_bytes(b"PK\x03\x04" + bytes(100))
+    torch.save({"weights": torch.zeros(3)}, tmp_path / "another.pt")
+    for name in ("missing", "empty", "checkpoint.txt", "nothing.pt", "half.pt", "another.pt"):
+        assert name in refusal(script, f"--resume {name}", tmp_path, capfd)
+
+
+@every_script
+def test_resume_of_another_scripts_run(script, tmp_path, capfd):
+    other = SCRIPTS[SCRIPTS.index(script) - 1]
+    run = train(other, f"{other.tiny} --num-envs 1 --num-steps 4 --total-timesteps 4", tmp_path)
+    capfd.readouterr()
+    said = refusal(script, f"--resume {run}", tmp_path, capfd)
+    assert f"{other.name}.py" in said
+
+
+def test_resume_with_another_environment(tmp_path, capfd):
+    run = train(ppo, ppo.tiny, tmp_path)
+    capfd.readouterr()
+    with pytest.raises(SystemExit) as end:
+        train(ppo, f"--resume {run} --env-id Acrobot-v1", tmp_path)
+    assert "Acrobot-v1" in one_line(capfd, end)
+
+
+@every_script
+def test_a_package_that_the_script_needs_is_missing(script, tmp_path):
+    for package in script.packages:
+        (tmp_path / "without" / package).mkdir(parents=True)
+        (tmp_path / "without" / f"{package}/__init__.py").write_text(
+            f"raise ModuleNotFoundError(\"No module named '{package}'\", name='{package}')"
+        )
+        script_path = ROOT / f"{script.name}.py"
+        path = f"{tmp_path / 'without'}:{ROOT}"
+        status, _, errors = finish(start([script_path, *script.quick.split()], tmp_path, PYTHONPATH=path))
+        assert status == 1 and re.fullmatch(rf"error: .*{package}.*pip install .+\n", errors)
+        assert [path.name for path in tmp_path.iterdir()] == ["without"]
+
+
+@every_script
+@pytest.mark.parametrize("flag, package", [("--track", "wandb"), ("--capture-video", "moviepy")])
+def test_a_package_for_an_option_is_missing(script, flag, package, tmp_path, capfd, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)  # its import raises ModuleNotFoundError
+    for module in [name for name in sys.modules if name.startswith(f"{package}.")]:
+        monkeypatch.setitem(sys.modules, module, None)
+    said = refusal(script, f"{script.quick} {flag}", tmp_path, capfd)
+    assert package in said and "pip install" in said
+
+
+@every_script
+def test_runs_cannot_be_written(script, tmp_path, capfd):
+    (tmp_path / "runs").write_text("a file, so that the folder cannot be made, not even by root")
+    assert "runs" in refusal(script, script.quick, tmp_path, capfd)
+
+
+@every_script
+def test_help_lists_every_option(script, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    with pytest.raises(SystemExit) as end:
+        train(script, "--help", tmp_path)
+    shown = " ".join(re.sub(r"\x1b\[[0-9;]*m|[│╭╮╰╯─]", " ", capsys.readouterr().out).split())
+    assert end.value.code == 0 and not list(tmp_path.iterdir())
+    source = (ROOT / f"{script.name}.py").read_text()
+    fields = dataclasses.fields(script.module.Args)
+    assert len(fields) > 20
+    for field in fields:
+        [comment] = re.findall(rf"^    {field.name}: [^#\n]+  # (.+)$", source, re.MULTILINE)
+        assert f"--{field.name.replace('_', '-')}" in shown and comment in shown
+
+
+@every_script
+def test_defaults_are_the_papers(script):
+    assert CLASSIC_CONTROL.items() | script.defaults.items() >= script.defaults.items()
+    expected = CLASSIC_CONTROL | script.defaults
+    args = vars(script.module.Args())
+    assert {name: args[name] for name in expected} == expected

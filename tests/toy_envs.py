@@ -1,0 +1,243 @@
+"""Toy environments with known answers, the table of scripts, and how the tests run a script and read what it wrote."""
+
+import contextlib
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
+from torch.utils.tensorboard import SummaryWriter
+
+ROOT = Path(__file__).parents[1]
+torch.set_num_threads(1)  # as OMP_NUM_THREADS=1 in `start`: the number of threads may change the last bit of a result
+
+
+class Script(NamedTuple):
+    """One script: what its tests need to know about it. A new script is one more row of SCRIPTS."""
+
+    name: str
+    parent: str | None  # the script that it is compared with
+    marks: tuple[str, int, int]  # set, first and last number of the details that it adds to its parent
+    lines: int  # most lines it may have
+    unfit: dict[str, str]  # environments that it cannot train on, and what the error names
+    near_miss: tuple[str, str]  # an id with a slip, and the name that the error offers
+    packages: tuple[str, ...]  # imports beyond those of ppo.py
+    quick: str  # options of a run of seconds on its default environment; an episode ends in it
+    tiny: str  # options of the shortest run, on the same
+    images: bool  # it takes uint8 images [4, 84, 84], not vectors
+    defaults: dict  # the blog post's hyperparameters, where they are not CLASSIC_CONTROL
+
+    @property
+    def module(self):
+        return importlib.import_module(self.name)
+
+
+CLASSIC_CONTROL = {
+    "total_timesteps": 500_000, "num_envs": 4, "num_steps": 128, "num_minibatches": 4, "update_epochs": 4,
+    "learning_rate": 2.5e-4, "anneal_lr": True, "gamma": 0.99, "gae_lambda": 0.95, "clip_coef": 0.2,
+    "anneal_clip": False, "ent_coef": 0.01, "vf_coef": 0.5, "max_grad_norm": 0.5, "target_kl": None,
+    "bootstrap_truncated": False, "env_id": "CartPole-v1", "seed": 1, "track": False, "capture_video": False,
+}  # fmt: skip
+VECTORS = {
+    "unfit": {"Pendulum-v1": "ppo_continuous_action.py"},
+    "near_miss": ("CartPol-v1", "CartPole"),
+    "packages": (),
+    "quick": "--total-timesteps 2048",
+    "tiny": "--total-timesteps 512 --num-envs 2 --num-steps 32",
+    "images": False,
+    "defaults": {},
+}
+SCRIPTS = [
+    Script("ppo", None, ("core", 1, 13), lines=350, **VECTORS),
+    Script("ppo_shared", "ppo", ("core", 13, 13), lines=350, **VECTORS),
+    Script(
+        "ppo_atari", "ppo_shared", ("atari", 1, 9), lines=470,
+        unfit={"CartPole-v1": "ppo.py"},
+        near_miss=("BreakutNoFrameskip-v4", "BreakoutNoFrameskip"),
+        packages=("ale_py", "cv2"),
+        quick="--total-timesteps 768 --num-envs 2 --update-epochs 1",
+        tiny="--total-timesteps 64 --num-envs 1 --num-steps 8 --num-minibatches 2 --update-epochs 2",
+        images=True,
+        defaults={
+            "total_timesteps": 10_000_000, "num_envs": 8, "clip_coef": 0.1, "env_id": "BreakoutNoFrameskip-v4"
+        },
+    ),
+]  # fmt: skip
+every_script = pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
+
+
+class Toy(gym.Env):
+    """Shows four numbers from 0 to 255: as a vector, or each as one channel of an image. Two actions."""
+
+    action_space = gym.spaces.Discrete(2)
+    metadata = {"render_modes": []}
+
+    def __init__(self, images):
+        shape, dtype = ((4, 84, 84), np.uint8) if images else ((4,), np.float32)
+        self.observation_space = gym.spaces.Box(0, 255, shape, dtype)
+
+    def show(self, *numbers):
+        space = self.observation_space
+        column = np.reshape(numbers, (4,) + (1,) * (len(space.shape) - 1))
+        return np.broadcast_to(column, space.shape).astype(space.dtype)
+
+
+def numbers_in(obs):
+    """The four numbers that a batch of observations shows, [..., 4]."""
+    return obs[..., 0, 0] if obs.ndim > 3 else obs
+
+
+class Step(NamedTuple):
+    """What a Counting environment was asked, and what it answered."""
+
+    obs: tuple
+    action: int
+    reward: float
+    terminated: bool
+    truncated: bool
+    next_obs: np.ndarray  # the final observation where the episode ended
+
+
+class Counting(Toy):
+    """Shows (index, episode, step in it, 7); its episodes end as `ends` says, [(length, kind), ...] over and over.
+
+    A kind is "terminated", "truncated" or "both". `log` has every Step; a step after an episode's end fails.
+    """
+
+    def __init__(self, images, index, ends):
+        super().__init__(images)
+        self.index, self.ends = index, ends
+        self.rewards, self.log, self.episode, self.steps = np.random.default_rng(index), [], -1, None
+
+    def reset(self, seed=None, options=None):
+        self.episode, self.steps = self.episode + 1, 0
+        return self.show(self.index, self.episode, 0, 7), {}
+
+    def step(self, action):
+        assert self.steps is not None, "a step after the end of an episode"
+        before, self.steps = (self.index, self.episode, self.steps, 7), self.steps + 1
+        length, kind = self.ends[self.episode % len(self.ends)]
+        over = self.steps == length
+        terminated, truncated = over and kind != "truncated", over and kind != "terminated"
+        obs, reward = self.show(self.index, self.episode, self.steps, 7), float(np.float32(self.rewards.normal()))
+        self.log.append(Step(before, int(action), reward, terminated, truncated, obs))
+        if over:
+            self.steps = None
+        return obs, reward, terminated, truncated, {}
+
+
+class Clock(Toy):
+    """Without any chance: shows the step in the episode, of 8; of two actions, the one of the step's parity pays 1."""
+
+    def reset(self, seed=None, options=None):
+        self.steps = 0
+        return self.show(self.steps, 0, 0, 0), {}
+
+    def step(self, action):
+        reward, self.steps = float(action == self.steps % 2), self.steps + 1
+        return self.show(self.steps, 0, 0, 0), reward, self.steps == 8, False, {}
+
+
+class Identity(Toy):
+    """One of four signs is shown; the action of its number pays 1. Episodes last 16 steps: at random 4 are right."""
+
+    action_space = gym.spaces.Discrete(4)
+
+    def sign(self):
+        self.answer = self.np_random.integers(4)
+        return self.show(*(255 if self.observation_space.dtype == np.uint8 else 1) * np.eye(4)[self.answer])
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.sign(), {}
+
+    def step(self, action):
+        reward, self.steps = float(action == self.answer), self.steps + 1
+        return self.sign(), reward, False, self.steps == 16, {}
+
+
+def put_in_place_of_games(script, toy, patch=setattr):
+    """Makes the script train on toy(script.images, index) instead; returns the list that its environments come into."""
+    made = []
+
+    def make_env(args, index, folder):
+        made.append(toy(script.images, index))
+        return gym.wrappers.RecordEpisodeStatistics(made[-1])
+
+    patch(script.module, "make_env", make_env)
+    return made
+
+
+@contextlib.contextmanager
+def patched(*patches):
+    """Sets attributes, (object, name, value), for a while."""
+    with pytest.MonkeyPatch.context() as patch:
+        for owner, name, value in patches:
+            patch.setattr(owner, name, value)
+        yield patch
+
+
+def train(script, options, folder):
+    """Runs `python script.py options` in this process, in `folder`, which it makes; returns the run's own folder."""
+    writers = []
+
+    def writer(*args, **kwargs):
+        writers.append(SummaryWriter(*args, **kwargs))
+        return writers[-1]
+
+    folder.mkdir(exist_ok=True)
+    argv = [f"{script.name}.py", *options.split()]
+    with patched((sys, "argv", argv), (script.module, "SummaryWriter", writer)) as patch:
+        patch.chdir(folder)
+        try:
+            script.module.main()
+        finally:  # as the end of a process does; the writer needs the folder that it was opened in
+            for each in writers:
+                each.close()
+    return newest_run(folder)
+
+
+def newest_run(folder):
+    return max((folder / "runs").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+
+
+def start(arguments, folder, stderr=subprocess.PIPE, **environment):
+    """Starts `python arguments` in `folder`; its output is a pipe of text, its errors are another or go to `stderr`."""
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"} | environment
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=stderr, text=True)
+
+
+def finish(process, seconds=120):
+    """Waits for the end; (exit status, output, errors)."""
+    output, errors = process.communicate(timeout=seconds)
+    return process.returncode, output, errors
+
+
+def scalars(folder):
+    """{tag: [(step, value), ...]} of a run, in the order of writing over all its event files; hides nothing."""
+    points = {}
+    for path in sorted(folder.glob("events.*"), key=lambda path: (path.stat().st_mtime_ns, path.name)):
+        for event in LegacyEventFileLoader(str(path)).Load():
+            for value in event.summary.value:
+                points.setdefault(value.tag, []).append((event.step, value.simple_value))
+    return points
+
+
+def checkpoint(folder, which=-1):
+    """The contents of a run's newest checkpoint, or of another."""
+    return torch.load(sorted(folder.glob("checkpoint_*.pt"))[which], weights_only=True)
+
+
+def same_weights(one, other):
+    """Whether two checkpoints hold the same weights, bit for bit."""
+    one, other = one["parts"]["agent"], other["parts"]["agent"]
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
