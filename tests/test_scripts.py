@@ -1,0 +1,132 @@
+"""The scripts as texts: what differs from the parent is marked, what no detail changes is the same, none grows."""
+
+import ast
+import difflib
+import re
+
+import pytest
+from toy_envs import ROOT, SCRIPTS, every_script, finish, start
+
+parents = {script.name: script for script in SCRIPTS}
+every_child = pytest.mark.parametrize(
+    "script", [script for script in SCRIPTS if script.parent], ids=lambda script: script.name
+)
+
+
+def text(script):
+    return (ROOT / f"{script.name}.py").read_text()
+
+
+def marks(lines):
+    """The details that carry their mark in a text, as {"core 5", ...}."""
+    return set(re.findall(r"\[(\w+ \d+)\]", lines))
+
+
+def marks_of(script):
+    """The details that the script adds to its parent."""
+    name, first, last = script.marks
+    return {f"{name} {number}" for number in range(first, last + 1)}
+
+
+def definitions(script):
+    """{name: text} of every function and class; decorators and all."""
+    source = text(script)
+    lines = source.splitlines()
+    found = {}
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+            found[node.name] = "\n".join(lines[first - 1 : node.end_lineno])
+    return found
+
+
+def below_args(script):
+    """The lines after the Args class."""
+    source = text(script)
+    [args] = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == "Args"]
+    return source.splitlines()[args.end_lineno :]
+
+
+def plumbing(script):
+    source = text(script)
+    return source[source.index("# PLUMBING") : source.index("\ndef train(")]
+
+
+def hunks(script):
+    """[(lines of the parent, lines of the script)] wherever they differ below Args, without a line of context."""
+    before, after = below_args(parents[script.parent]), below_args(script)
+    matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
+    return [(before[i:j], after[k:m]) for kind, i, j, k, m in matcher.get_opcodes() if kind != "equal"]
+
+
+@every_child
+def test_every_difference_from_the_parent_is_marked(script):
+    """Each hunk shows, in its own new lines, a mark of the details that the script adds: there are no exceptions."""
+    for removed, added in hunks(script):
+        if not marks("\n".join(added)) & marks_of(script):
+            pytest.fail("\n".join(["unmarked:", *(f"- {line}" for line in removed), *(f"+ {line}" for line in added)]))
+
+
+@every_script
+def test_every_detail_of_the_script_has_its_mark(script):
+    """All of its own set and of the core's, below Args, each in a line that says more than the mark."""
+    body = "\n".join(below_args(script))
+    expected = marks_of(script) | marks_of(SCRIPTS[0])
+    assert marks(body) >= expected, expected - marks(body)
+    for line in body.splitlines():
+        assert re.sub(r"\[\w+ \d+\]|[\W_]", "", line) or not marks(line), f"nothing but a mark: {line}"
+
+
+@every_child
+def test_a_definition_that_no_detail_changes_is_the_same(script):
+    """Byte for byte. One that differs, or is new, carries a mark of the script's own details."""
+    before, after = definitions(parents[script.parent]), definitions(script)
+    same = [name for name in before if after.get(name) == before[name]]
+    assert {"load_checkpoint", "Run", "main", "gae", "layer_init"} <= set(same)
+    for name in after.keys() - same - {"Args"}:
+        assert marks(after[name]) & marks_of(script), f"{name} differs without a mark"
+
+
+@every_script
+def test_the_plumbing_is_the_same_everywhere(script):
+    assert plumbing(script) == plumbing(SCRIPTS[0])
+    names = re.findall(r"^(?:def|class) (\w+)", plumbing(script), re.MULTILINE)
+    assert names == ["load_checkpoint", "Run", "main"]
+
+
+@every_script
+def test_length(script):
+    lines = text(script).splitlines()
+    assert len(lines) <= min(script.lines, 520)
+    assert max(map(len, lines)) <= 120
+
+
+def test_sharing_the_network_makes_the_script_no_longer():
+    assert len(text(parents["ppo_shared"]).splitlines()) <= len(text(parents["ppo"]).splitlines())
+
+
+@every_script
+def test_the_parts_come_in_one_order(script):
+    """The block of PEP 723, docstring, imports, Args, environments, agent, gae and loss, plumbing, train, the start."""
+    source = text(script)
+    places = [
+        source.index(part)
+        for part in (
+            "# /// script\n", '\n"""', "\nimport ", "\nclass Args:", "\ndef make_env", "\ndef layer_init",
+            "\nclass Agent(", "\ndef gae(", "\ndef ppo_loss(", "# PLUMBING", "\ndef train(", "\nif __name__",
+        )
+    ]  # fmt: skip
+    assert places == sorted(places) and places[0] == 0
+
+
+@every_script
+def test_nothing_is_defined_where_only_the_program_sees_it(script):
+    """A test that imports the script sees all of it; and the import does nothing."""
+    last = ast.parse(text(script)).body[-1]
+    assert isinstance(last, ast.If) and ast.unparse(last) == "if __name__ == '__main__':\n    main()"
+
+
+@every_script
+def test_an_import_says_and_writes_nothing(script, tmp_path):
+    assert finish(start(["-c", f"import {script.name}"], tmp_path)) == (0, "", "")
+    assert not list(tmp_path.iterdir())
