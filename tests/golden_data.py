@@ -1,0 +1,152 @@
+"""What ppo2 computed (golden/README.md), and how its variables map to the parameters of the scripts' agents."""
+
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Callable, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+import ppo
+import ppo_atari
+import ppo_shared
+
+
+def load(name):
+    """The arrays of golden/`name`.npz, all read into a dict."""
+    with np.load(Path(__file__).parent / "golden" / f"{name}.npz") as file:
+        return dict(file)
+
+
+# from the layout of a ppo2 variable to that of a torch parameter
+def dense(array):
+    return array.T
+
+
+def bias(array):
+    return array.reshape(-1)
+
+
+def convolution(array):
+    return array.transpose(3, 2, 0, 1)
+
+
+def dense_after_images(height, width, channels):
+    """The dense layer on flattened images, which ppo2 has as [height, width, channels], torch channels first."""
+    return lambda array: array.reshape(height, width, channels, -1).transpose(3, 2, 0, 1).reshape(array.shape[1], -1)
+
+
+def layer(theirs, ours, layout=dense):
+    """The rows of `Config.parameters` for a layer with weights and biases."""
+    return {f"{theirs}/w": (f"{ours}.weight", layout), f"{theirs}/b": (f"{ours}.bias", bias)}
+
+
+def log_softmax(pdflat):
+    return torch.from_numpy(pdflat).log_softmax(-1).numpy()
+
+
+class Config(NamedTuple):
+    """A network of ppo2 beside the script that has it."""
+
+    script: ModuleType
+    observation_space: gym.Space
+    action_space: gym.Space
+    parameters: dict  # ppo2's name of a variable: (name in the agent's state_dict, layout function)
+    obs: Callable = torch.from_numpy  # from the recorded observations to those that the agent takes
+    pdflat: Callable = log_softmax  # from ppo2's distribution parameters to those that `policy_numbers` gives
+    policy_numbers: Callable = lambda policy: policy.logits
+
+    def agent(self):
+        """The script's agent with the weights that it starts with."""
+        spaces = {"single_observation_space": self.observation_space, "single_action_space": self.action_space}
+        return self.script.Agent(SimpleNamespace(**spaces))
+
+    def load(self, agent, arrays):
+        """Gives the agent ppo2's weights, a dict by ppo2's names; every parameter of the agent must be among them."""
+        state = {}
+        for name, array in arrays.items():
+            ours, layout = self.parameters[name]
+            state[ours] = torch.from_numpy(np.ascontiguousarray(layout(array)))
+        agent.load_state_dict(state)
+
+    def unload(self, tensors, shapes):
+        """Tensors by the agent's names, as arrays by ppo2's names in ppo2's layout; `shapes` by ppo2's names."""
+        arrays = {}
+        for name, (ours, layout) in self.parameters.items():
+            size = int(np.prod(shapes[name]))
+            arrays[name] = np.empty(size, np.float32)
+            arrays[name][layout(np.arange(size).reshape(shapes[name]))] = tensors[ours].detach().numpy()
+            arrays[name] = arrays[name].reshape(shapes[name])
+        return arrays
+
+
+def shapes(data):
+    """The shapes of ppo2's variables by name."""
+    pairs = zip(data["param_names"], data["param_shapes"], strict=True)
+    return {str(name): tuple(int(number) for number in shape.split(",")) for name, shape in pairs}
+
+
+def theta0(data):
+    """The weights, by ppo2's names, at which a recorded batch was evaluated."""
+    arrays = {}
+    for i, (name, shape) in enumerate(shapes(data).items()):
+        if i in data["big_param_index"]:
+            scale = np.sqrt(2 / np.prod(shape[:-1]))
+            arrays[name] = (np.random.RandomState(1000 + i).standard_normal(shape) * scale).astype(np.float32)
+        else:
+            arrays[name] = data[f"theta0/{name}"]
+    return arrays
+
+
+def assert_equal_tensors(data, kind, arrays, tolerance, relative=False):
+    """Compares arrays by ppo2's names with the recorded `kind`: every entry, or of a big one what was kept of it.
+
+    The tolerance is absolute, or relative to the largest entry of the tensor.
+    """
+    assert set(arrays) == set(shapes(data))
+    for i, name in enumerate(shapes(data)):
+        array = arrays[name]
+        if i not in data["big_param_index"]:
+            expected = data[f"{kind}/{name}"]
+            atol = tolerance * np.abs(expected).max() if relative else tolerance
+            np.testing.assert_allclose(array, expected, rtol=0, atol=atol, err_msg=f"{kind}/{name}")
+            continue
+        total, norm, largest, projection = data[f"{kind}_sums/{name}"]
+        atol = tolerance * largest if relative else tolerance
+        sample = array.reshape(-1)[np.random.RandomState(7000 + i).randint(0, array.size, 4096)]
+        np.testing.assert_allclose(sample, data[f"{kind}_sample/{name}"], rtol=0, atol=atol, err_msg=f"{kind}/{name}")
+        wide = array.astype(np.float64)
+        sums = np.concatenate([wide.sum(0), wide.sum(1)])
+        bound = atol * np.sqrt(max(array.shape))  # of a sum of that many errors of either sign
+        np.testing.assert_allclose(sums, data[f"{kind}_rowcol/{name}"], rtol=0, atol=bound, err_msg=f"{kind}/{name}")
+        direction = np.random.RandomState(9000 + i).standard_normal(array.shape)
+        totals = [wide.sum(), np.linalg.norm(wide), (wide * direction).sum()]
+        bound = atol * np.sqrt(array.size)
+        np.testing.assert_allclose(totals, [total, norm, projection], rtol=0, atol=bound, err_msg=f"{kind}/{name}")
+        assert abs(np.abs(wide).max() - largest) <= atol
+
+
+TRUNK = layer("pi/mlp_fc0", "trunk.0") | layer("pi/mlp_fc1", "trunk.2")
+POLICY_TRUNK = layer("pi/mlp_fc0", "policy_trunk.0") | layer("pi/mlp_fc1", "policy_trunk.2")
+VALUE_TRUNK = layer("vf/mlp_fc0", "value_trunk.0") | layer("vf/mlp_fc1", "value_trunk.2")
+CNN = layer("pi/c1", "trunk.0", convolution) | layer("pi/c2", "trunk.2", convolution)
+CNN |= layer("pi/c3", "trunk.4", convolution) | layer("pi/fc1", "trunk.7", dense_after_images(7, 7, 64))
+HEADS = layer("pi", "policy") | layer("vf", "value")
+
+
+def box(*shape):
+    return gym.spaces.Box(-np.inf, np.inf, shape)
+
+
+def channels_first(obs):
+    return torch.from_numpy(np.ascontiguousarray(obs.transpose(0, 3, 1, 2)))
+
+
+CONFIGS = {
+    "mlp_copy_discrete": Config(ppo, box(6), gym.spaces.Discrete(3), POLICY_TRUNK | VALUE_TRUNK | HEADS),
+    "mlp_shared_discrete": Config(ppo_shared, box(4), gym.spaces.Discrete(2), TRUNK | HEADS),
+    "cnn": Config(
+        ppo_atari, gym.spaces.Box(0, 255, (4, 84, 84), np.uint8), gym.spaces.Discrete(4), CNN | HEADS, channels_first
+    ),
+}
