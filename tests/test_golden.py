@@ -1,0 +1,327 @@
+"""Forward pass, losses, gradients, updates, schedules and initial weights: equal to ppo2's recorded numbers."""
+
+from types import SimpleNamespace
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from golden_data import CONFIGS, assert_equal_tensors, load, shapes, theta0
+from torch import nn
+
+import ppo
+import ppo_atari
+import ppo_shared
+
+# ppo2's names of its statistics, in the order in which its train() returns them, and the scripts'
+STATS = {
+    "policy_loss": "policy_loss",
+    "value_loss": "value_loss",
+    "policy_entropy": "entropy",
+    "approxkl": "approx_kl_ppo2",
+    "clipfrac": "clipfrac",
+}
+
+
+def close(ours, theirs, tolerance):
+    np.testing.assert_allclose(np.asarray(ours), theirs, rtol=0, atol=tolerance)
+
+
+# one batch, at weights where many ratios and values are clipped
+
+
+@pytest.fixture(scope="module", params=CONFIGS)
+def recorded(request):
+    """(config, data): a network and what ppo2 recorded of it."""
+    return CONFIGS[request.param], load(f"b_{request.param}")
+
+
+@pytest.fixture
+def problem(recorded):
+    """All that a gradient step takes, at the recorded weights, and the recorded data."""
+    config, data = recorded
+    agent = config.agent()
+    config.load(agent, theta0(data))
+    args = config.script.Args(**{name: float(data[name]) for name in ("ent_coef", "vf_coef", "max_grad_norm")})
+    others = (torch.from_numpy(data[name]) for name in ("actions", "old_neglogpacs", "old_values", "returns"))
+    actions, neglogpacs, values, returns = others
+    batch = config.script.Batch(config.obs(data["obs"]), actions, -neglogpacs, values, returns)
+    optimizer = torch.optim.Adam(agent.parameters(), float(data["lr"]), fused=True)  # as in train()
+    clip_coef = float(data["cliprange"])
+    return SimpleNamespace(config=config, data=data, agent=agent, optimizer=optimizer, batch=batch, step=(
+        agent, optimizer, batch, clip_coef, args))  # fmt: skip
+
+
+def parameters(p):
+    return p.config.unload(p.agent.state_dict(), shapes(p.data))
+
+
+def gradients(p):
+    grads = {name: parameter.grad for name, parameter in p.agent.named_parameters()}
+    return p.config.unload(grads, shapes(p.data))
+
+
+@torch.no_grad()
+def test_forward(problem):
+    p, data = problem, problem.data
+    policy, value = p.agent(p.batch.obs)
+    close(value, data["value"], 1e-5)
+    close(p.config.policy_numbers(policy), p.config.pdflat(data["pdflat"]), 1e-5)
+    close(-policy.log_prob(p.batch.actions), data["neglogp"], 1e-5)
+    close(policy.entropy(), data["entropy_per_sample"], 1e-5)
+
+
+def test_statistics(problem):
+    agent, _, batch, clip_coef, args = problem.step
+    loss, stats = problem.config.script.ppo_loss(agent, batch, clip_coef, args)
+    for theirs, ours in STATS.items():
+        close(stats[ours], problem.data[f"stat/{theirs}"], 1e-5)
+    close(loss.detach(), problem.data["stat/total_loss"], 1e-5)
+
+
+def test_gradients(problem):
+    agent, _, batch, clip_coef, args = problem.step
+    problem.config.script.ppo_loss(agent, batch, clip_coef, args)[0].backward()
+    assert_equal_tensors(problem.data, "grad_raw", gradients(problem), 1e-5, relative=True)
+    norm = np.sqrt(sum(parameter.grad.double().square().sum().item() for parameter in agent.parameters()))
+    np.testing.assert_allclose(norm, problem.data["global_norm"], rtol=1e-5)
+
+
+def test_first_step(problem):
+    problem.config.script.gradient_step(*problem.step)
+    assert_equal_tensors(problem.data, "grad_clipped", gradients(problem), 1e-5, relative=True)
+    assert_equal_tensors(problem.data, "theta1", parameters(problem), 1e-6)
+    if any(key.startswith("adam_m1/") for key in problem.data):
+        states = {name: problem.optimizer.state[tensor] for name, tensor in problem.agent.named_parameters()}
+        for theirs, ours in (("adam_m1", "exp_avg"), ("adam_v1", "exp_avg_sq")):
+            moments = {name: state[ours] for name, state in states.items()}
+            moments = problem.config.unload(moments, shapes(problem.data))
+            assert_equal_tensors(problem.data, theirs, moments, 2e-5, relative=True)  # squares: twice the error
+
+
+@torch.no_grad()
+def test_three_steps(problem):
+    p, data = problem, problem.data
+    for expected in data["train_stats_3steps"]:
+        with torch.enable_grad():
+            stats = p.config.script.gradient_step(*p.step)
+        close([stats[ours] for ours in STATS.values()], expected, 1e-5)
+    assert_equal_tensors(data, "theta3", parameters(p), 1e-6)
+    policy, value = p.agent(p.batch.obs)
+    close(value, data["value_theta3"], 1e-5)
+    close(p.config.policy_numbers(policy), p.config.pdflat(data["pdflat_theta3"]), 1e-5)
+
+
+# four whole updates on CartPole
+
+
+def test_trace_of_four_updates():
+    """From what the environments gave, everything else is computed anew: values, advantages, losses, 64 steps."""
+    data, config = load("i_trace_cartpole_copy"), CONFIGS["mlp_copy_discrete"]
+    N, M = int(data["nenv"]), int(data["nsteps"])
+    agent = config._replace(
+        observation_space=gym.spaces.Box(-np.inf, np.inf, (4,)), action_space=gym.spaces.Discrete(2)
+    ).agent()
+    config.load(agent, {name: data[f"theta_init/{name}"] for name in data["param_names"]})
+    form = {name: data[f"theta_init/{name}"].shape for name in data["param_names"]}
+    names = {"ent_coef": "ent_coef", "vf_coef": "vf_coef", "gamma": "gamma", "gae_lambda": "lam"}
+    args = ppo.Args(**{ours: float(data[theirs]) for ours, theirs in names.items()})
+    optimizer = torch.optim.Adam(agent.parameters(), args.learning_rate, fused=True)
+    opens = np.concatenate([np.zeros((1, N), bool), data["raw_dones"]])  # whether observation t opens an episode
+    step, compared = 0, []
+    for update, orders in enumerate(data["shuffled_inds"]):
+        now = slice(update * M, (update + 1) * M)
+        obs, actions = torch.from_numpy(data["raw_obs"][now]), torch.from_numpy(data["env_actions"][now])
+        with torch.no_grad():
+            policy, values = agent(obs)
+            logprobs = policy.log_prob(actions)
+            next_value = agent(torch.from_numpy(data["raw_obs"][now.stop]))[1].numpy()
+        rewards = data["raw_rewards"][now].astype(np.float32)
+        advantages = ppo.gae(
+            rewards, values.numpy(), opens[now], next_value, opens[now.stop], args.gamma, args.gae_lambda
+        )
+        returns = torch.from_numpy(advantages) + values
+        rollout = ppo.Batch(obs, actions, logprobs, values, returns)
+        for ours, theirs in zip(rollout, ("obs", "actions", "neglogpacs", "values", "returns"), strict=True):
+            expected = data[f"roll_{theirs}"][update].reshape(N, M, *ours.shape[2:]).swapaxes(0, 1)
+            # a return adds up some 20 rewards and values, hence 1e-4; the others are numbers of size 1
+            close(ours, -expected if theirs == "neglogpacs" else expected, 1e-4 if theirs == "returns" else 1e-5)
+        np.testing.assert_array_equal(opens[now].T.reshape(-1), data["roll_masks"][update])
+        batch = ppo.Batch(*(x.flatten(0, 1) for x in rollout))
+        for order in orders:
+            for rows in np.split(order % M * N + order // M, int(data["nminibatches"])):
+                optimizer.param_groups[0]["lr"] = float(data["train_lr"][step])
+                minibatch = ppo.Batch(*(x[rows] for x in batch))
+                stats = ppo.gradient_step(agent, optimizer, minibatch, float(data["cliprange"]), args)
+                close([stats[ours] for ours in STATS.values()], data["train_stats"][step], 1e-5)
+                step += 1
+                if f"theta_after_{step}/pi/w" in data:
+                    compared.append(step)
+                    for name, array in config.unload(agent.state_dict(), form).items():
+                        close(array, data[f"theta_after_{step}/{name}"], 1e-5)
+    assert compared == [1, 2, 4, 8, 16, 32, 48, 64]
+
+
+# schedules and minibatches of train()
+
+SCHEDULES = load("f_schedules")
+
+
+class Counting(gym.Env):
+    """Never ends; it shows the seed of its first reset, which tells the environments apart, and the steps taken."""
+
+    observation_space, action_space = gym.spaces.Box(0, np.inf, (2,)), gym.spaces.Discrete(2)
+
+    def __init__(self, render_mode=None):
+        pass
+
+    def reset(self, *, seed=None, options=None):
+        self.seed, self.steps = seed, 0
+        return np.array([self.seed, self.steps], np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        return np.array([self.seed, self.steps], np.float32), 0.0, False, False, {}
+
+
+class CountingVector:
+    """The same as a vector environment of next to no cost."""
+
+    single_observation_space, single_action_space = Counting.observation_space, Counting.action_space
+
+    def __init__(self, num_envs):
+        self.num_envs = num_envs
+        self.obs, self.never = np.zeros((num_envs, 2), np.float32), np.zeros(num_envs, bool)
+
+    def reset(self, seed):
+        self.obs[:, 0] = seed + np.arange(len(self.obs))
+        return self.obs.copy(), {}
+
+    def step(self, actions):
+        self.obs[:, 1] += 1
+        return self.obs.copy(), np.zeros(len(self.obs)), self.never, self.never, {}
+
+    def close(self):
+        pass
+
+
+class Idle(nn.Module):
+    """An agent of next to no cost, which is its own policy."""
+
+    def __init__(self, envs):
+        super().__init__()
+        self.weight, self.zeros = nn.Parameter(torch.zeros(1)), torch.zeros(envs.num_envs)
+
+    def forward(self, obs):
+        return self, self.zeros
+
+    def sample(self):
+        return self.zeros
+
+    def log_prob(self, actions):
+        return self.zeros
+
+
+def record_train(script, case, monkeypatch, tmp_path, **changes):
+    """Runs train() with a recorded case's sizes. Of the gradient steps, each [updates, epochs, minibatches, ...]:
+    the learning rates, the clip ranges, and the rows as ppo2 counts them in a rollout, env * M + step."""
+    M, seed, calls = int(SCHEDULES[f"{case}/M"]), 10, []
+    sizes = [int(SCHEDULES[f"{case}/{name}"]) for name in ("nupdates", "noptepochs", "nminibatches")]
+    lr, clip = SCHEDULES[f"{case}/lr"], SCHEDULES[f"{case}/cliprange"]
+
+    def gradient_step(agent, optimizer, minibatch, clip_coef, args):
+        calls.append((optimizer.param_groups[0]["lr"], clip_coef, minibatch.obs.numpy().astype(int)))
+        return {"policy_loss": torch.zeros(()), "value_loss": torch.zeros(())}
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(script, "gradient_step", gradient_step)
+    args = script.Args(
+        seed=seed, cuda=False, save_every=0, num_envs=int(SCHEDULES[f"{case}/N"]), num_steps=M,
+        total_timesteps=int(SCHEDULES[f"{case}/total_timesteps"]), update_epochs=sizes[1], num_minibatches=sizes[2],
+        learning_rate=float(lr[0]), anneal_lr=len(set(lr)) > 1, clip_coef=float(clip[0]),
+        anneal_clip=len(set(clip)) > 1, **changes,
+    )  # fmt: skip
+    script.train(args)
+    assert len(calls) == np.prod(sizes)
+    lrs, clips, obs = (np.array(column) for column in zip(*calls, strict=True))
+    assert obs.shape == (len(calls), int(SCHEDULES[f"{case}/nbatch_train"]), 2)
+    env, steps = np.moveaxis(obs.reshape(*sizes, -1, 2), -1, 0)
+    np.testing.assert_array_equal(steps // M, np.arange(sizes[0])[:, None, None, None] + np.zeros_like(env))
+    return lrs.reshape(sizes), clips.reshape(sizes), (env - seed) * M + steps % M
+
+
+def assert_as_recorded(case, lrs, clips, rows):
+    """Schedules equal to the recorded; each epoch takes each step of each environment once, in an order of its own."""
+    for ours, theirs in ((lrs, "lr"), (clips, "cliprange")):
+        expected = SCHEDULES[f"{case}/{theirs}"][:, None, None] + np.zeros(ours.shape)
+        np.testing.assert_allclose(ours, expected, rtol=1e-12)
+    epochs = rows.reshape(-1, rows.shape[2] * rows.shape[3])
+    np.testing.assert_array_equal(np.sort(epochs), np.arange(epochs.shape[1]) + np.zeros_like(epochs))
+    assert (epochs[1:] != epochs[:-1]).any(axis=1).all()
+
+
+def stub(script, monkeypatch):
+    monkeypatch.setattr(script, "make_envs", lambda args, folder: CountingVector(args.num_envs))
+    monkeypatch.setattr(script, "Agent", Idle)
+
+
+LONG = [(ppo, "classic_500k"), (ppo_shared, "mujoco_1m"), (ppo_atari, "atari_10m")]
+SHORT = [(script, case) for case in ("const", "clip_sched", "ff_idx") for script in (ppo, ppo_shared, ppo_atari)]
+
+
+@pytest.mark.parametrize("script, case", LONG + SHORT)
+def test_schedules_and_minibatches(script, case, monkeypatch, tmp_path):
+    stub(script, monkeypatch)
+    assert_as_recorded(case, *record_train(script, case, monkeypatch, tmp_path))
+
+
+@pytest.mark.parametrize("script", [ppo, ppo_shared])
+def test_schedules_with_environments_of_gymnasium(script, monkeypatch, tmp_path):
+    """The same through the script's own make_envs and Agent."""
+    monkeypatch.setitem(gym.registry, "Counting-v0", gym.envs.registration.EnvSpec("Counting-v0", entry_point=Counting))
+    assert_as_recorded("ff_idx", *record_train(script, "ff_idx", monkeypatch, tmp_path, env_id="Counting-v0"))
+
+
+@pytest.mark.parametrize("script, case", SHORT)
+def test_minibatches_are_slices_of_the_shuffled_rollout(script, case, monkeypatch, tmp_path):
+    """Given ppo2's orders in place of torch's, every minibatch is ppo2's, row by row."""
+    recorded, M, N = SCHEDULES[f"{case}/flat_indices"], int(SCHEDULES[f"{case}/M"]), int(SCHEDULES[f"{case}/N"])
+    orders = iter(recorded.reshape(-1, M * N))
+
+    def randperm(size, device):
+        order = next(orders)
+        assert size == len(order)
+        return torch.from_numpy(order % M * N + order // M)
+
+    stub(script, monkeypatch)
+    monkeypatch.setattr(torch, "randperm", randperm)
+    rows = record_train(script, case, monkeypatch, tmp_path)[2]
+    np.testing.assert_array_equal(rows, recorded)
+
+
+# initial weights
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_initial_weights(name, seed):
+    """Gram matrices as ppo2's: orthogonal rows or columns, the gain of each layer, biases zero."""
+    config, recorded, init = CONFIGS[name], load(f"b_{name}"), load(f"c_init_{name}")
+    torch.manual_seed(seed)
+    weights = config.unload(config.agent().state_dict(), shapes(recorded))
+    assert set(weights) == set(init["param_names"])
+    for name, weight in weights.items():
+        if name.endswith("/b"):
+            assert init[f"{name}/norm"] == 0
+            assert not weight.any()
+            continue
+        matrix = weight.reshape(-1, weight.shape[-1]).astype(np.float64)
+        kind = str(init[f"{name}/gram_kind"])
+        assert kind[:3] in ("WtW", "WWt")
+        gram = matrix.T @ matrix if kind.startswith("WtW") else matrix @ matrix.T
+        bound = 1e-5 * init[f"{name}/gram_diag"].max()
+        if f"{name}/gram" in init:
+            close(gram, init[f"{name}/gram"], bound)
+        close(np.diag(gram), init[f"{name}/gram_diag"], bound)
+        close(gram - np.diag(np.diag(gram)), 0, init[f"{name}/gram_maxabs_offdiag"] + bound)
+        np.testing.assert_allclose(np.linalg.norm(matrix), init[f"{name}/norm"], rtol=1e-5)
