@@ -1,0 +1,13 @@
+# docker build -t ppo .    docker run --gpus all -v "$PWD/runs:/ppo/runs" ppo ppo_atari.py --env-id PongNoFrameskip-v4
+FROM python:3.11-slim-bookworm
+
+# Java runs Gym-microRTS, Qt draws Procgen, EGL and OSMesa draw MuJoCo
+RUN apt-get update && apt-get install -y --no-install-recommends \
+    openjdk-17-jre-headless libqt5gui5 libegl1 libosmesa6 && rm -rf /var/lib/apt/lists/*
+
+WORKDIR /ppo
+COPY pyproject.toml constraints.txt README.md LICENSE ./
+RUN pip install --no-cache-dir -c constraints.txt ".[all]"
+COPY *.py ./
+ENV MUJOCO_GL=egl
+ENTRYPOINT ["python"]
