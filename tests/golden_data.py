@@ -1,8 +1,9 @@
 """What ppo2 computed (golden/README.md), and how its variables map to the parameters of the scripts' agents."""
 
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Callable, NamedTuple
+from typing import NamedTuple
 
 import gymnasium as gym
 import numpy as np

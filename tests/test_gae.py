@@ -26,7 +26,7 @@ def test_advantages_and_returns_are_those_of_ppo2(case, as_lists):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_advantages_follow_the_definition(seed):
-    """The advantage of step t is the sum over k of (gamma * lambda)**k * delta[t + k], up to the episode's last step."""
+    """The advantage of step t is the sum over k of (gamma * lambda)**k * delta[t + k], up to the episode's end."""
     rng = np.random.default_rng(seed)
     M, N, gamma, gae_lambda = rng.integers(1, 40), rng.integers(1, 6), rng.uniform(0.8, 1), rng.uniform(0, 1)
     rewards, values = rng.normal(size=(M, N)).astype(np.float32), rng.normal(size=(M + 1, N)).astype(np.float32)

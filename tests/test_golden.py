@@ -47,9 +47,8 @@ def problem(recorded):
     actions, neglogpacs, values, returns = others
     batch = config.script.Batch(config.obs(data["obs"]), actions, -neglogpacs, values, returns)
     optimizer = torch.optim.Adam(agent.parameters(), float(data["lr"]), fused=True)  # as in train()
-    clip_coef = float(data["cliprange"])
-    return SimpleNamespace(config=config, data=data, agent=agent, optimizer=optimizer, batch=batch, step=(
-        agent, optimizer, batch, clip_coef, args))  # fmt: skip
+    step = (agent, optimizer, batch, float(data["cliprange"]), args)
+    return SimpleNamespace(config=config, data=data, agent=agent, optimizer=optimizer, batch=batch, step=step)
 
 
 def parameters(p):

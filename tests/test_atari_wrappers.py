@@ -1,0 +1,254 @@
+"""The Atari wrappers, frame by frame, against what those of ppo2 gave out (golden/README.md)."""
+
+import functools
+import hashlib
+import itertools
+from types import SimpleNamespace
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from golden_data import load
+
+import ppo_atari
+
+FAKE, REAL = load("e_atari_fake"), load("e_atari_real_Breakout")
+MEANINGS = {True: ["NOOP", "FIRE", "RIGHT", "LEFT"], False: ["NOOP", "UP", "RIGHT", "LEFT"]}
+
+
+def sha1(array):
+    return hashlib.sha1(np.ascontiguousarray(array).tobytes()).hexdigest()
+
+
+@functools.cache
+def fake_frame(k):
+    """Frame k of the emulator that was recorded: large squares, in every other frame with noise."""
+    rng = np.random.RandomState(100_000 + k)
+    squares, noise = rng.randint(0, 256, (21, 16, 3)), rng.randint(0, 256, (210, 160, 3))
+    squares = np.kron(squares, np.ones((10, 10, 1), int))
+    return (squares if k % 2 == 0 else (3 * squares + noise) // 4).astype(np.uint8)
+
+
+class FakeGame(gym.Env):
+    """An emulator that runs by a script whatever the actions are: frames, rewards, lives and ends are in the tables."""
+
+    observation_space, action_space = gym.spaces.Box(0, 255, (210, 160, 3), np.uint8), gym.spaces.Discrete(4)
+
+    def __init__(self, fire):
+        self.frames, self.episode, self.left = 0, -1, 0
+        self.ale = SimpleNamespace(lives=lambda: self.left)
+        self.get_action_meanings = lambda: MEANINGS[fire]
+
+    def frame(self):
+        self.frames += 1
+        return fake_frame(self.frames - 1)
+
+    def reset(self, *, seed=None, options=None):
+        self.episode, self.steps, self.left = self.episode + 1, 0, int(FAKE["LIVES"])
+        return self.frame(), {}
+
+    def step(self, action):
+        j, self.steps = self.steps, self.steps + 1
+        self.left -= int(j in FAKE["LOSS"][self.episode % 3])
+        done = bool(j == FAKE["END"][self.episode % 3])
+        return self.frame(), float(FAKE["REW"][(self.episode * 7 + j) % 97]), done, False, {}
+
+
+class Draws:
+    """In place of an environment's np_random: hands out the recorded numbers of no-ops."""
+
+    def __init__(self, draw):
+        self.draw = draw
+
+    def integers(self, low, high):
+        assert (low, high) == (1, 31)
+        return next(self.draw)
+
+
+def noops_of(data, run):
+    """The numbers of no-ops after each reset of Breakout, whose first other action is FIRE."""
+    actions = list(data[f"{run}/raw_action"])
+    for reset in np.flatnonzero(data[f"{run}/raw_action"] == -1):
+        yield actions.index(1, reset) - reset - 1
+
+
+def record(env, draws):
+    """Gives the innermost environment its numbers of no-ops; returns a list that fills with all that it is asked.
+
+    Each entry: (action or -1 for a reset, hash of the frame, reward, done, lives).
+    """
+    game, log = env.unwrapped, []
+    reset, step = game.reset, game.step
+
+    def logged_reset(**kwargs):
+        obs, info = reset(**kwargs)
+        log.append((-1, sha1(obs), 0.0, False, game.ale.lives()))
+        return obs, info
+
+    def logged_step(action):
+        obs, reward, terminated, truncated, info = step(action)
+        log.append((int(action), sha1(obs), reward, terminated or truncated, game.ale.lives()))
+        return obs, reward, terminated, truncated, info
+
+    game.np_random, game.reset, game.step = Draws(iter(draws)), logged_reset, logged_step
+    return log
+
+
+def assert_raw(log, data, run):
+    """The game saw the same actions in the same order, and so answered the same."""
+    actions, frames, rewards, dones, lives = zip(*log, strict=True)
+    np.testing.assert_array_equal(actions, data[f"{run}/raw_action"])
+    if data is REAL:
+        np.testing.assert_array_equal(frames, data[f"{run}/raw_sha1"])
+    else:
+        assert frames == tuple(sha1(fake_frame(k)) for k in data[f"{run}/raw_frame_index"])
+    np.testing.assert_array_equal(rewards, data[f"{run}/raw_reward"])
+    np.testing.assert_array_equal(dones, data[f"{run}/raw_done"])
+    np.testing.assert_array_equal(lives, data[f"{run}/raw_lives"])
+
+
+def assert_step(data, run, t, obs, reward, done, episode, log):
+    """Step t: `obs` in ppo2's layout, [84, 84, 4]; `episode` is what RecordEpisodeStatistics said, or None."""
+    assert log[-1][-1] == data[f"{run}/{'lives' if data is REAL else 'lives_after_step_and_reset'}"][t], t
+    if t < len(data[f"{run}/newest_frames"]):
+        np.testing.assert_array_equal(obs[..., -1], data[f"{run}/newest_frames"][t])
+    assert sha1(obs) == data[f"{run}/obs_sha1"][t], t
+    assert (reward, done) == (data[f"{run}/rewards"][t], data[f"{run}/dones"][t]), t
+    if episode is None:
+        assert np.isnan(data[f"{run}/monitor_r"][t]), t
+    else:
+        assert (episode["r"], episode["l"]) == (data[f"{run}/monitor_r"][t], data[f"{run}/monitor_l"][t]), t
+
+
+def assert_run_with_repeated_first_frame(env, log, data, run):
+    """Steps through a run that was recorded under baselines' FrameStack, which fills up with the first frame.
+
+    ppo2 trains under VecFrameStack, which fills up with black, and so does ppo_atari: here its stack is undone, and
+    its newest frames are stacked the other way.
+    """
+
+    def start():
+        obs, _ = env.reset()
+        assert obs.shape == (4, 84, 84) and obs.dtype == np.uint8
+        assert not obs[:-1].any()
+        return np.repeat(obs[-1][..., np.newaxis], 4, axis=-1)
+
+    resets, times = [], "reset_t" if data is REAL else "reset_after_t"
+    stack = start()
+    np.testing.assert_array_equal(stack, data[f"{run}/reset_obs"])
+    assert len(log) == data[f"{run}/nraw_reset" if data is REAL else f"{run}/reset_nraw"]
+    for t, action in enumerate(data[f"{run}/actions"]):
+        obs, reward, terminated, truncated, info = env.step(action)
+        stack = np.concatenate([stack[..., 1:], obs[-1][..., np.newaxis]], axis=-1)
+        assert_step(data, run, t, stack, reward, terminated or truncated, info.get("episode"), log)
+        if terminated or truncated:
+            stack = start()
+            resets.append((t, sha1(stack)))
+        assert data is REAL or len(log) == data[f"{run}/nraw_after_step"][t]
+    assert resets == list(zip(data[f"{run}/{times}"], data[f"{run}/reset_obs_sha1"], strict=True))
+    assert_raw(log, data, run)
+
+
+def assert_vectorised_run(envs, log, data, run):
+    """Steps through a run recorded as ppo2 trains: black before the first frame, restarted in the same step."""
+    obs, _ = envs.reset()
+    np.testing.assert_array_equal(obs[0].transpose(1, 2, 0), data[f"{run}/reset_obs"])
+    for t, action in enumerate(data[f"{run}/actions"]):
+        obs, rewards, terminated, truncated, info = envs.step(np.array([action]))
+        assert obs.shape == (1, 4, 84, 84) and obs.dtype == np.uint8
+        ended = info.get("final_info", {})
+        episode = {key: ended["episode"][key][0] for key in "rl"} if ended.get("_episode", [False])[0] else None
+        assert_step(data, run, t, obs[0].transpose(1, 2, 0), rewards[0], terminated[0] or truncated[0], episode, log)
+        assert data is REAL or len(log) == data[f"{run}/nraw_after_step"][t]
+    assert_raw(log, data, run)
+
+
+def wrapped(env, episodic_life=True, clip_reward=True):
+    """The script's wrappers in the order of its make_env."""
+    env = gym.wrappers.RecordEpisodeStatistics(ppo_atari.MaxAndSkip(ppo_atari.NoopReset(env)))
+    if episodic_life:
+        env = ppo_atari.EpisodicLife(env)
+    if "FIRE" in env.unwrapped.get_action_meanings():
+        env = ppo_atari.FireReset(env)
+    env = ppo_atari.WarpFrame(env)
+    return ppo_atari.FrameStack(ppo_atari.ClipReward(env) if clip_reward else env)
+
+
+def seeded():
+    rng = np.random.RandomState(3)  # stood in for the environment's generator in that run
+    return (rng.randint(1, 31) for _ in itertools.count())
+
+
+@pytest.mark.parametrize(
+    "run, fire, draws, options",
+    [
+        ("fake_fire", True, lambda: itertools.repeat(5), {}),
+        ("fake_nofire_seeded", False, seeded, {}),
+        ("fake_noclip_noepl", True, lambda: itertools.repeat(2), {"episodic_life": False, "clip_reward": False}),
+    ],
+)
+def test_fake_game(run, fire, draws, options):
+    env = wrapped(FakeGame(fire), **options)
+    assert_run_with_repeated_first_frame(env, record(env, draws()), FAKE, run)
+
+
+def test_fake_game_vectorised():
+    env = wrapped(FakeGame(fire=True))
+    envs = gym.vector.SyncVectorEnv([lambda: env], autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)
+    assert_vectorised_run(envs, record(env, itertools.repeat(5)), FAKE, "fake_fire_vec")
+
+
+def test_fake_frames():
+    assert [sha1(fake_frame(k)) for k in range(600)] == FAKE["frame_k_sha1"].tolist()
+
+
+@pytest.mark.parametrize("run", ["framestack_noop7", "framestack_seed1"])
+def test_breakout(run, tmp_path):
+    env = ppo_atari.make_env(ppo_atari.Args(num_envs=1), 0, tmp_path)
+    log = record(env, noops_of(REAL, run))
+    assert_run_with_repeated_first_frame(env, log, REAL, run)
+    env.close()
+
+
+def test_breakout_vectorised(tmp_path):
+    envs = ppo_atari.make_envs(ppo_atari.Args(num_envs=1), tmp_path)
+    assert envs.envs[0].unwrapped.get_action_meanings() == REAL["action_meanings"].tolist()
+    assert_vectorised_run(envs, record(envs.envs[0], noops_of(REAL, "vec_seed1")), REAL, "vec_seed1")
+    envs.close()
+
+
+def test_game_without_fire(tmp_path):
+    """make_env presses FIRE only in games that have it: Freeway starts with no-ops alone."""
+    env = ppo_atari.make_env(ppo_atari.Args(env_id="FreewayNoFrameskip-v4"), 0, tmp_path)
+    log = record(env, itertools.repeat(3))
+    env.reset()
+    assert [action for action, *_ in log] == [-1, 0, 0, 0]
+    env.close()
+
+
+def test_frames_become_grey_and_then_small():
+    warp = ppo_atari.WarpFrame(FakeGame(fire=True))
+    assert not np.array_equal(FAKE["warp/out"], FAKE["warp/other_order_resize_then_gray"])
+    for k, expected in enumerate(FAKE["warp/out"]):
+        np.testing.assert_array_equal(warp.observation(fake_frame(k)), expected[np.newaxis])
+
+
+def test_noops_are_1_to_30():
+    """Every number of them occurs, and no other, with the environment's own generator."""
+
+    class Counter(gym.Env):
+        observation_space, action_space = gym.spaces.Box(0, 1, ()), gym.spaces.Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            self.count = 0
+            return self.count, {}
+
+        def step(self, action):
+            assert action == 0
+            self.count += 1
+            return self.count, 0.0, False, False, {}
+
+    env = ppo_atari.NoopReset(Counter())
+    counts = [env.reset(seed=1)[0]] + [env.reset()[0] for _ in range(600)]
+    assert set(counts) == set(range(1, 31))
