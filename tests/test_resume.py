@@ -140,7 +140,6 @@ def test_killed_while_it_writes_a_checkpoint(tmp_path):
     status, _, errors = finish(start(["-c", KILLED_WHILE_SAVING, *f"{ppo.tiny} --save-every 3".split()], tmp_path))
     assert status == -signal.SIGKILL, errors
     run = newest_run(tmp_path)
-    assert [path.name for path in run.glob("*.tmp")] == ["checkpoint_000000000384.tmp"]
     assert checkpoint(run)["global_step"] == 3 * 64
     train(ppo, f"--resume {run}", tmp_path)
     assert checkpoint(run)["global_step"] == 512
