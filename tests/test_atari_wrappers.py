@@ -226,6 +226,20 @@ def test_game_without_fire(tmp_path):
     env.close()
 
 
+@pytest.mark.parametrize("reward, sign", [(7.0, 1.0), (0.1, 1.0), (0.0, 0.0), (-0.1, -1.0), (-7.0, -1.0)])
+def test_rewards_become_their_signs(reward, sign, tmp_path):
+    """In make_env, and after the frames' rewards were added up for the statistics (Breakout itself only pays 1)."""
+    env = ppo_atari.make_env(ppo_atari.Args(), 0, tmp_path)
+    game = env.unwrapped
+    env.reset()
+    step = game.step
+    game.step = lambda action: (step(action)[0], reward, True, False, {})
+    _, clipped, terminated, _, info = env.step(0)
+    assert (clipped, terminated) == (sign, True)
+    assert info["episode"]["r"] == pytest.approx(reward, abs=1e-3)
+    env.close()
+
+
 def test_frames_become_grey_and_then_small():
     warp = ppo_atari.WarpFrame(FakeGame(fire=True))
     assert not np.array_equal(FAKE["warp/out"], FAKE["warp/other_order_resize_then_gray"])

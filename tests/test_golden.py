@@ -229,6 +229,11 @@ def record_train(script, case, monkeypatch, tmp_path, **changes):
     lr, clip = SCHEDULES[f"{case}/lr"], SCHEDULES[f"{case}/cliprange"]
 
     def gradient_step(agent, optimizer, minibatch, clip_coef, args):
+        if not calls:  # the optimizer is the one that the tests above build themselves
+            [group], own = optimizer.param_groups, torch.optim.Adam(agent.parameters(), fused=True)
+            assert type(optimizer) is torch.optim.Adam
+            assert all(group[name] == own.defaults[name] for name in ("betas", "weight_decay", "amsgrad", "maximize"))
+            assert set(group["params"]) == set(agent.parameters())
         calls.append((optimizer.param_groups[0]["lr"], clip_coef, minibatch.obs.numpy().astype(int)))
         return {"policy_loss": torch.zeros(()), "value_loss": torch.zeros(())}
 
