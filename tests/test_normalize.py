@@ -1,0 +1,137 @@
+"""Normalize of ppo_continuous_action.py: equal to ppo2's VecNormalize, saved with the run, strict about its input."""
+
+import io
+from types import SimpleNamespace
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from golden_data import load
+
+import ppo_continuous_action as script
+
+
+class Recorded(gym.vector.VectorEnv):
+    """Gives what the environments under ppo2's VecNormalize gave, and keeps the actions that it gets."""
+
+    num_envs = 3
+    single_observation_space = gym.spaces.Box(-np.inf, np.inf, (5,), np.float32)
+    single_action_space = gym.spaces.Box(-1.0, 2.0, (2,), np.float32)
+
+    def __init__(self, data):
+        self.data, self.step_count, self.actions = data, 0, []
+        self.resets = iter((data["in_obs"][0], data["in_second_reset_obs"]))
+
+    def reset(self, **kwargs):
+        return next(self.resets).copy(), {}
+
+    def step(self, actions):
+        self.actions.append(actions)
+        t, self.step_count = self.step_count, self.step_count + 1
+        done = self.data["in_dones"][t]
+        final_obs = np.array([np.full(5, 7.0) if d else None for d in done], dtype=object)
+        infos = {"final_obs": final_obs} if done.any() else {}
+        rewards, never = self.data["in_rews"][t].copy(), np.zeros(3, bool)
+        return self.data["in_obs"][t + 1].copy(), rewards, done, never, infos
+
+
+@pytest.fixture
+def data():
+    return load("d_vecnormalize")
+
+
+@pytest.fixture
+def envs(data):
+    return script.Normalize(Recorded(data), 0.99)
+
+
+def assert_statistics(stats, data, name, t):
+    for ours, theirs in ((stats.mean, "mean"), (stats.var, "var"), (stats.count, "count")):
+        np.testing.assert_allclose(ours, data[f"full/{name}_{theirs}"][t], rtol=1e-9, err_msg=f"{name}_{theirs} {t}")
+
+
+def test_equals_vecnormalize(envs, data):
+    """Observations, rewards, statistics and running returns over 200 steps of 3 environments, and a second reset."""
+    np.testing.assert_allclose(envs.reset()[0], data["full/reset_obs"], rtol=0, atol=2e-6)
+    for t in range(200):
+        assert_statistics(envs.obs_stats, data, "ob", t)
+        assert_statistics(envs.return_stats, data, "ret", t)
+        np.testing.assert_allclose(envs.returns, data["full/ret_after"][t], rtol=1e-9)
+        obs, rewards, *_ = envs.step(np.zeros((3, 2), np.float32))
+        assert obs.dtype == np.float32
+        np.testing.assert_allclose(obs, data["full/obs"][t], rtol=0, atol=2e-6)
+        np.testing.assert_allclose(rewards, data["full/rews"][t], rtol=0, atol=2e-6)
+    np.testing.assert_allclose(envs.reset()[0], data["full/second_reset_obs"], rtol=0, atol=2e-6)
+    np.testing.assert_allclose(envs.returns, data["full/second_reset_ret"], rtol=0, atol=0)
+    for ours, theirs in ((envs.obs_stats.mean, "mean"), (envs.obs_stats.var, "var"), (envs.obs_stats.count, "count")):
+        np.testing.assert_allclose(ours, data[f"full/second_reset_ob_{theirs}"], rtol=1e-9)
+
+
+def test_final_observations_are_scaled_and_do_not_count(envs, data):
+    """They are for --bootstrap-truncated; ppo2's statistics never see them, which the test above shows."""
+    envs.reset()
+    for _ in range(int(data["in_dones"].any(axis=1).argmax()) + 1):
+        *_, terminated, _, infos = envs.step(np.zeros((3, 2), np.float32))
+    assert terminated.any()
+    for i in np.flatnonzero(terminated):
+        expected = (7.0 - envs.obs_stats.mean) / np.sqrt(envs.obs_stats.var + 1e-8)
+        assert infos["final_obs"][i].dtype == np.float32
+        np.testing.assert_allclose(infos["final_obs"][i], expected.clip(-10, 10), rtol=1e-6)
+
+
+def test_actions_are_clipped_for_the_environment_alone(envs):
+    envs.reset()
+    actions = np.array([[-5.0, 5.0], [0.5, -0.5], [2.0, -1.0]], np.float32)
+    kept = actions.copy()
+    envs.step(actions)
+    np.testing.assert_array_equal(envs.env.actions[0], [[-1.0, 2.0], [0.5, -0.5], [2.0, -1.0]])
+    np.testing.assert_array_equal(actions, kept)
+
+
+def test_statistics_survive_a_checkpoint(envs, data):
+    """Through a file that holds plain values only, to the last bit; what comes after is then the same."""
+    envs.reset()
+    for _ in range(50):
+        envs.step(np.zeros((3, 2), np.float32))
+    file = io.BytesIO()
+    torch.save(envs.state_dict(), file)
+    file.seek(0)
+    again = script.Normalize(Recorded(data), 0.99)
+    again.load_state_dict(torch.load(file, weights_only=True))
+    for one, other in ((envs.obs_stats, again.obs_stats), (envs.return_stats, again.return_stats)):
+        for name in ("mean", "var", "count"):
+            np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+    again.reset()  # takes in one more observation
+    again.load_state_dict(envs.state_dict())
+    again.returns, again.env.step_count = envs.returns.copy(), 50
+    for ours, theirs in zip(envs.step(np.zeros((3, 2)))[:2], again.step(np.zeros((3, 2)))[:2], strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("where", ["in_obs", "in_rews"])
+def test_what_is_not_finite_ends_the_run(data, where, value):
+    """With the environment and the step: 3 environments, so 12 steps came before the fifth of them."""
+    data[where] = data[where].copy()
+    data[where][5 if where == "in_obs" else 4][1] = value
+    envs = script.Normalize(Recorded(data), 0.99)
+    envs.reset()
+    for _ in range(4):
+        envs.step(np.zeros((3, 2), np.float32))
+    before = envs.state_dict()
+    with pytest.raises(SystemExit, match=r"^error: environment 1 gave NaN or inf at step 12$"):
+        envs.step(np.zeros((3, 2), np.float32))
+    assert envs.state_dict() == before
+
+
+class Reach(gym.Env):
+    """Actions without bounds."""
+
+    observation_space, action_space = gym.spaces.Box(-1, 1, (2,)), gym.spaces.Box(-np.inf, np.inf, (1,))
+
+
+def test_actions_without_bounds_are_refused(monkeypatch):
+    monkeypatch.setattr(script, "make_env", lambda args, index, folder: Reach())
+    with pytest.raises(SystemExit, match=r"^error: .* has no bounded Box actions"):
+        script.make_envs(SimpleNamespace(env_id="Reach-v0", num_envs=2, gamma=0.99), None)
