@@ -9,8 +9,7 @@
 
     python ppo_atari_envpool.py --env-id Breakout-v5        (python ppo_atari_envpool.py --help lists every option)
 
-A mark such as [core 5] names the implementation detail that its line carries; docs/details.md explains each. Where ppo2
-and the usual PyTorch ports differ, this does as ppo2: see [core 3], [core 7] and [core 12].
+A mark such as [core 5] names the implementation detail that its line carries; docs/details.md explains each.
 """
 
 import dataclasses
@@ -235,7 +234,8 @@ def gradient_step(agent, optimizer, minibatch, clip_coef, args):
     loss, stats = ppo_loss(agent, minibatch, clip_coef, args)
     optimizer.zero_grad()
     loss.backward()
-    nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm)  # [core 11] global gradient clipping
+    norm = torch.stack([p.grad.square().sum() for p in agent.parameters() if p.requires_grad]).sum().sqrt()
+    nn.utils.clip_grads_with_norm_(agent.parameters(), args.max_grad_norm, norm)  # [core 11] global gradient clipping
     group = optimizer.param_groups[0]
     group["steps"] = group.get("steps", 0) + 1
     group["eps"] = 1e-5 / math.sqrt(1 - 0.999 ** group["steps"])  # [core 3] 1e-5 as TensorFlow adds it: uncorrected

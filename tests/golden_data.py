@@ -11,6 +11,8 @@ import torch
 
 import ppo
 import ppo_atari
+import ppo_atari_lstm
+import ppo_continuous_action
 import ppo_shared
 
 
@@ -29,8 +31,18 @@ def bias(array):
     return array.reshape(-1)
 
 
+def row(array):
+    return array.reshape(1, -1)
+
+
 def convolution(array):
     return array.transpose(3, 2, 0, 1)
+
+
+def gates(array):
+    """ppo2's order of the gates, input, forget, output, candidate, as torch's, whose last two are swapped."""
+    i, f, o, u = np.split(array, 4)
+    return np.concatenate([i, f, u, o])
 
 
 def dense_after_images(height, width, channels):
@@ -47,6 +59,10 @@ def log_softmax(pdflat):
     return torch.from_numpy(pdflat).log_softmax(-1).numpy()
 
 
+def mean_and_logstd(policy):
+    return torch.cat([policy.mean, policy.logstd.expand_as(policy.mean)], dim=-1)
+
+
 class Config(NamedTuple):
     """A network of ppo2 beside the script that has it."""
 
@@ -57,6 +73,7 @@ class Config(NamedTuple):
     obs: Callable = torch.from_numpy  # from the recorded observations to those that the agent takes
     pdflat: Callable = log_softmax  # from ppo2's distribution parameters to those that `policy_numbers` gives
     policy_numbers: Callable = lambda policy: policy.logits
+    memory: bool = False  # the agent takes and gives a state, and its batches are sequences
 
     def agent(self):
         """The script's agent with the weights that it starts with."""
@@ -69,6 +86,8 @@ class Config(NamedTuple):
         for name, array in arrays.items():
             ours, layout = self.parameters[name]
             state[ours] = torch.from_numpy(np.ascontiguousarray(layout(array)))
+        if self.memory:
+            state["lstm.bias_hh_l0"] = torch.zeros_like(agent.lstm.bias_hh_l0)  # ppo2 has one bias
         agent.load_state_dict(state)
 
     def unload(self, tensors, shapes):
@@ -134,6 +153,11 @@ VALUE_TRUNK = layer("vf/mlp_fc0", "value_trunk.0") | layer("vf/mlp_fc1", "value_
 CNN = layer("pi/c1", "trunk.0", convolution) | layer("pi/c2", "trunk.2", convolution)
 CNN |= layer("pi/c3", "trunk.4", convolution) | layer("pi/fc1", "trunk.7", dense_after_images(7, 7, 64))
 HEADS = layer("pi", "policy") | layer("vf", "value")
+LSTM = {
+    "pi/lstm/wx": ("lstm.weight_ih_l0", lambda array: gates(array.T)),
+    "pi/lstm/wh": ("lstm.weight_hh_l0", lambda array: gates(array.T)),
+    "pi/lstm/b": ("lstm.bias_ih_l0", lambda array: gates(array)),
+}
 
 
 def box(*shape):
@@ -150,4 +174,12 @@ CONFIGS = {
     "cnn": Config(
         ppo_atari, gym.spaces.Box(0, 255, (4, 84, 84), np.uint8), gym.spaces.Discrete(4), CNN | HEADS, channels_first
     ),
-}
+    "mlp_copy_box": Config(
+        ppo_continuous_action, box(11), box(3), POLICY_TRUNK | VALUE_TRUNK | HEADS | {"pi/logstd": ("logstd", row)},
+        pdflat=lambda pdflat: pdflat, policy_numbers=mean_and_logstd,
+    ),
+    "cnn_lstm": Config(
+        ppo_atari_lstm, gym.spaces.Box(0, 255, (1, 84, 84), np.uint8), gym.spaces.Discrete(4), CNN | LSTM | HEADS,
+        channels_first, memory=True,
+    ),
+}  # fmt: skip

@@ -36,6 +36,22 @@ def recorded(request):
     return CONFIGS[request.param], load(f"b_{request.param}")
 
 
+COLUMNS = "actions", "old_neglogpacs", "old_values", "returns"
+
+
+def by_steps(column, num_envs):
+    """Rows of whole environments, one after the other, as rows of whole steps."""
+    return torch.as_tensor(column).unflatten(0, (num_envs, -1)).transpose(0, 1).flatten(0, 1)
+
+
+def forward(p, batch):
+    """(policy, values, expected): what the agent gives, and from ppo2's numbers of a name, in ppo2's rows, ours."""
+    if not p.config.memory:
+        return *p.agent(batch.obs), lambda name: p.data[name]
+    policy, values, _ = p.agent(batch.obs, batch.state, batch.dones)
+    return policy, values, lambda name: by_steps(p.data[name], batch.dones.shape[1]).numpy()
+
+
 @pytest.fixture
 def problem(recorded):
     """All that a gradient step takes, at the recorded weights, and the recorded data."""
@@ -43,9 +59,13 @@ def problem(recorded):
     agent = config.agent()
     config.load(agent, theta0(data))
     args = config.script.Args(**{name: float(data[name]) for name in ("ent_coef", "vf_coef", "max_grad_norm")})
-    others = (torch.from_numpy(data[name]) for name in ("actions", "old_neglogpacs", "old_values", "returns"))
-    actions, neglogpacs, values, returns = others
-    batch = config.script.Batch(config.obs(data["obs"]), actions, -neglogpacs, values, returns)
+    columns = config.obs(data["obs"]), *(torch.from_numpy(data[name]) for name in COLUMNS)
+    if config.memory:  # ppo2 has environment by environment, we step by step
+        columns = [by_steps(column, int(data["nenv"])) for column in columns]
+        cell, hidden = (torch.from_numpy(part)[None] for part in np.split(data["states"], 2, axis=1))
+        columns += torch.from_numpy(data["dones_TN"]), (hidden, cell)
+    obs, actions, neglogpacs, *others = columns
+    batch = config.script.Batch(obs, actions, -neglogpacs, *others)
     optimizer = torch.optim.Adam(agent.parameters(), float(data["lr"]), fused=True)  # as in train()
     step = (agent, optimizer, batch, float(data["cliprange"]), args)
     return SimpleNamespace(config=config, data=data, agent=agent, optimizer=optimizer, batch=batch, step=step)
@@ -62,12 +82,12 @@ def gradients(p):
 
 @torch.no_grad()
 def test_forward(problem):
-    p, data = problem, problem.data
-    policy, value = p.agent(p.batch.obs)
-    close(value, data["value"], 1e-5)
-    close(p.config.policy_numbers(policy), p.config.pdflat(data["pdflat"]), 1e-5)
-    close(-policy.log_prob(p.batch.actions), data["neglogp"], 1e-5)
-    close(policy.entropy(), data["entropy_per_sample"], 1e-5)
+    p = problem
+    policy, value, expected = forward(p, p.batch)
+    close(value, expected("value"), 1e-5)
+    close(p.config.policy_numbers(policy), p.config.pdflat(expected("pdflat")), 1e-5)
+    close(-policy.log_prob(p.batch.actions), expected("neglogp"), 1e-5)
+    close(policy.entropy(), expected("entropy_per_sample"), 1e-5)
 
 
 def test_statistics(problem):
@@ -82,7 +102,8 @@ def test_gradients(problem):
     agent, _, batch, clip_coef, args = problem.step
     problem.config.script.ppo_loss(agent, batch, clip_coef, args)[0].backward()
     assert_equal_tensors(problem.data, "grad_raw", gradients(problem), 1e-5, relative=True)
-    norm = np.sqrt(sum(parameter.grad.double().square().sum().item() for parameter in agent.parameters()))
+    trained = [parameter for parameter in agent.parameters() if parameter.requires_grad]
+    norm = np.sqrt(sum(parameter.grad.double().square().sum().item() for parameter in trained))
     np.testing.assert_allclose(norm, problem.data["global_norm"], rtol=1e-5)
 
 
@@ -106,9 +127,9 @@ def test_three_steps(problem):
             stats = p.config.script.gradient_step(*p.step)
         close([stats[ours] for ours in STATS.values()], expected, 1e-5)
     assert_equal_tensors(data, "theta3", parameters(p), 1e-6)
-    policy, value = p.agent(p.batch.obs)
-    close(value, data["value_theta3"], 1e-5)
-    close(p.config.policy_numbers(policy), p.config.pdflat(data["pdflat_theta3"]), 1e-5)
+    policy, value, expected = forward(p, p.batch)
+    close(value, expected("value_theta3"), 1e-5)
+    close(p.config.policy_numbers(policy), p.config.pdflat(expected("pdflat_theta3")), 1e-5)
 
 
 # four whole updates on CartPole
