@@ -33,6 +33,7 @@ class Script(NamedTuple):
     tiny: str  # options of the shortest run, on the same
     images: bool  # it takes uint8 images [4, 84, 84], not vectors
     defaults: dict  # the blog post's hyperparameters, where they are not CLASSIC_CONTROL
+    box: bool = False  # its actions are a Box, and its observations and rewards are normalised
 
     @property
     def module(self):
@@ -69,6 +70,20 @@ SCRIPTS = [
             "total_timesteps": 10_000_000, "num_envs": 8, "clip_coef": 0.1, "env_id": "BreakoutNoFrameskip-v4"
         },
     ),
+    Script(
+        "ppo_continuous_action", "ppo", ("continuous", 1, 9), lines=400,
+        unfit={"CartPole-v1": "ppo.py"},
+        near_miss=("HalfCheeta-v5", "HalfCheetah"),
+        packages=(),
+        quick="--total-timesteps 3072 --num-steps 1024",
+        tiny="--total-timesteps 2048 --num-envs 2 --num-steps 512 --update-epochs 1",
+        images=False,
+        defaults={
+            "total_timesteps": 1_000_000, "num_envs": 1, "num_steps": 2048, "num_minibatches": 32, "update_epochs": 10,
+            "learning_rate": 3e-4, "ent_coef": 0.0, "env_id": "HalfCheetah-v5",
+        },
+        box=True,
+    ),
 ]  # fmt: skip
 every_script = pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
 
@@ -98,7 +113,7 @@ class Step(NamedTuple):
     """What a Counting environment was asked, and what it answered."""
 
     obs: tuple
-    action: int
+    action: float
     reward: float
     terminated: bool
     truncated: bool
@@ -127,7 +142,7 @@ class Counting(Toy):
         over = self.steps == length
         terminated, truncated = over and kind != "truncated", over and kind != "terminated"
         obs, reward = self.show(self.index, self.episode, self.steps, 7), float(np.float32(self.rewards.normal()))
-        self.log.append(Step(before, int(action), reward, terminated, truncated, obs))
+        self.log.append(Step(before, np.asarray(action).item(), reward, terminated, truncated, obs))
         if over:
             self.steps = None
         return obs, reward, terminated, truncated, {}
@@ -143,6 +158,25 @@ class Clock(Toy):
     def step(self, action):
         reward, self.steps = float(action == self.steps % 2), self.steps + 1
         return self.show(self.steps, 0, 0, 0), reward, self.steps == 8, False, {}
+
+
+class Target(Toy):
+    """A number from -1 to 1 is shown; the closer the action, the more of the 1 that a step pays. 16 steps long."""
+
+    action_space = gym.spaces.Box(-2, 2, (1,))
+
+    def number(self):
+        self.answer = self.np_random.uniform(-1, 1)
+        return self.show(self.answer, 0, 0, 0)
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.number(), {}
+
+    def step(self, action):
+        reward, self.steps = 1 - abs(action.item() - self.answer), self.steps + 1
+        return self.number(), reward, False, self.steps == 16, {}
 
 
 class Identity(Toy):
@@ -164,12 +198,29 @@ class Identity(Toy):
         return self.sign(), reward, False, self.steps == 16, {}
 
 
+class AsTheyAre(gym.vector.VectorWrapper):
+    """In place of a script's Normalize, so that a test finds the numbers that an environment gave."""
+
+    def __init__(self, envs, gamma):
+        super().__init__(envs)
+
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        assert state == {}
+
+
 def put_in_place_of_games(script, toy, patch=setattr):
     """Makes the script train on toy(script.images, index) instead; returns the list that its environments come into."""
     made = []
+    if script.box:
+        patch(script.module, "Normalize", AsTheyAre)
 
     def make_env(args, index, folder):
         made.append(toy(script.images, index))
+        if script.box:
+            made[-1].action_space = gym.spaces.Box(-2, 2, (1,))
         return gym.wrappers.RecordEpisodeStatistics(made[-1])
 
     patch(script.module, "make_env", make_env)
@@ -216,7 +267,7 @@ def start(arguments, folder, stderr=subprocess.PIPE, **environment):
     return subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=stderr, text=True)
 
 
-def finish(process, seconds=120):
+def finish(process, seconds=300):
     """Waits for the end; (exit status, output, errors)."""
     output, errors = process.communicate(timeout=seconds)
     return process.returncode, output, errors
