@@ -19,6 +19,7 @@ import math
 import os
 import sys
 import time
+import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -174,6 +175,8 @@ def make_env(args, index, folder):
     if "NoFrameskip" not in args.env_id:  # [atari 2] the skipping is done here
         sys.exit(f"error: {args.env_id} is not an Atari id such as BreakoutNoFrameskip-v4; ppo.py takes vectors")
     env = gym.make(args.env_id, render_mode="rgb_array" if args.capture_video and index == 0 else None)
+    if not isinstance(env.action_space, gym.spaces.Discrete):
+        sys.exit(f"error: {args.env_id}: Box actions need ppo_continuous_action.py, MultiDiscrete ppo_multidiscrete.py")
     if env.render_mode is not None:
         env = gym.wrappers.RecordVideo(env, folder / time.strftime("videos-%Y%m%d-%H%M%S"))
     env = gym.wrappers.RecordEpisodeStatistics(MaxAndSkip(NoopReset(env)))  # [atari 1] [atari 2]
@@ -189,8 +192,6 @@ def make_envs(args, folder):
         sys.exit("error: --num-minibatches must divide --num-envs: a minibatch holds whole environments")
     makers = [lambda index=index: make_env(args, index, folder) for index in range(args.num_envs)]
     envs = gym.vector.SyncVectorEnv(makers, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)
-    if not isinstance(envs.single_action_space, gym.spaces.Discrete):
-        sys.exit(f"error: {args.env_id}: Box actions need ppo_continuous_action.py, MultiDiscrete ppo_multidiscrete.py")
     return envs
 
 
@@ -331,11 +332,11 @@ def gradient_step(agent, optimizer, minibatch, clip_coef, args):
 def load_checkpoint(path):
     """(state, folder) of a run's newest checkpoint, or of the one given; reads plain values and runs no code."""
     files = sorted(Path(path).glob("checkpoint_*.pt")) or [Path(path)]
-    if not files[-1].is_file():
-        sys.exit(f"error: --resume {path}: no checkpoint there")
+    if not zipfile.is_zipfile(files[-1]):
+        sys.exit(f"error: --resume {path}: there is no whole checkpoint")
     state = torch.load(files[-1], map_location="cpu", weights_only=True)
-    if state["script"] != Path(__file__).name:
-        sys.exit(f"error: --resume {path}: a run of {state['script']}, not of {Path(__file__).name}")
+    if state.get("script") != Path(__file__).name:
+        sys.exit(f"error: --resume {path}: a run of {state.get('script')}, not of {Path(__file__).name}")
     return state, files[-1].parent
 
 
@@ -363,7 +364,7 @@ class Run:
 
     def start(self, **parts):
         """Opens folder and log; a resumed log is cut back to its checkpoint. `parts` are what a checkpoint saves."""
-        self.parts = parts
+        self.parts, wandb = parts, importlib.import_module("wandb") if self.args.track else None
         self.folder.mkdir(parents=True, exist_ok=True)
         if self.state is not None:
             for name, part in parts.items():
@@ -376,8 +377,7 @@ class Run:
         versions = {"python": sys.version} | {p.name: p.version for p in importlib.metadata.distributions()}
         about = {"command": sys.argv, "args": vars(self.args), "versions": versions}
         (self.folder / "run.json").write_text(json.dumps(about, indent=2))
-        if self.args.track:
-            import wandb
+        if wandb is not None:
             wandb.init(id=self.folder.name, resume="allow", dir=self.folder, config=about, sync_tensorboard=True)
         self.writer = SummaryWriter(self.folder)
         print(f"{self.folder}: watch it with tensorboard --logdir {self.folder.parent}", flush=True)
@@ -393,7 +393,6 @@ class Run:
             bar.set_postfix_str(f"return {np.mean(self.returns or math.nan):.4g}", refresh=False)
             if update == last or self.args.save_every and update % self.args.save_every == 0:
                 self.save()
-        self.writer.close()
 
     def log_step(self, infos):
         """Counts a step of the environments, and logs each episode that ended in it."""
@@ -433,7 +432,7 @@ def main():
             args = tyro.cli(Args, default=Args(**load_checkpoint(args.resume)[0]["args"]))
         train(args)
     except ModuleNotFoundError as error:
-        sys.exit(f"error: {error}: pip install {error.name}")
+        sys.exit(f"error: {error}" + (f": pip install {error.name}" if error.name else ""))
     except (OSError, gym.error.Error, KeyboardInterrupt) as error:
         sys.exit(f"error: {str(error) or 'stopped; --resume goes on from the last checkpoint'}")
 

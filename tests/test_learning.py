@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from toy_envs import SCRIPTS, Identity, checkpoint, patched, put_in_place_of_games, train
+from toy_envs import SCRIPTS, Identity, Target, checkpoint, patched, put_in_place_of_games, train
 
 scripts = {script.name: script for script in SCRIPTS}
 
@@ -37,3 +37,15 @@ def test_the_sign_that_is_shown_tells_the_action(name, tmp_path):
 @pytest.mark.parametrize("name", CARTPOLE)
 def test_cartpole(name, tmp_path):
     assert earned(train(scripts[name], CARTPOLE[name], tmp_path), 100) > 120
+
+
+def test_the_number_that_is_shown_is_the_action(tmp_path):
+    """Of 16; seeds 1 to 5 earned 11.2 to 11.4 over the last 50 episodes, the agent that they start with earns 1."""
+    options = (
+        "--total-timesteps 12288 --num-envs 4 --num-steps 128 --num-minibatches 4 "
+        "--learning-rate 0.002 --gamma 0.5"
+    )
+    with patched() as patch:
+        put_in_place_of_games(scripts["ppo_continuous_action"], lambda images, index: Target(images), patch.setattr)
+        run = train(scripts["ppo_continuous_action"], options, tmp_path)
+    assert earned(run, 50) > 9

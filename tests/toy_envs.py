@@ -75,8 +75,8 @@ SCRIPTS = [
         unfit={"CartPole-v1": "ppo.py"},
         near_miss=("HalfCheeta-v5", "HalfCheetah"),
         packages=(),
-        quick="--total-timesteps 3072 --num-steps 1024",
-        tiny="--total-timesteps 2048 --num-envs 2 --num-steps 512 --update-epochs 1",
+        quick="--env-id Hopper-v5 --total-timesteps 3072 --num-steps 1024",
+        tiny="--env-id Hopper-v5 --total-timesteps 512 --num-envs 2 --num-steps 32",
         images=False,
         defaults={
             "total_timesteps": 1_000_000, "num_envs": 1, "num_steps": 2048, "num_minibatches": 32, "update_epochs": 10,
@@ -156,7 +156,7 @@ class Clock(Toy):
         return self.show(self.steps, 0, 0, 0), {}
 
     def step(self, action):
-        reward, self.steps = float(action == self.steps % 2), self.steps + 1
+        reward, self.steps = float(round(np.asarray(action).item()) == self.steps % 2), self.steps + 1
         return self.show(self.steps, 0, 0, 0), reward, self.steps == 8, False, {}
 
 
