@@ -75,15 +75,15 @@ class Args:
 class EnvPool(gym.vector.VectorEnv):
     """[core 1] N games stepped in C++ threads; an ended episode restarts in the same step.
 
-    C++ does what the wrappers of ppo_atari.py do: [atari 1] no-ops, [atari 2] skipped frames, [atari 3] lost lives,
-    [atari 4] FIRE, [atari 5] small grey frames. Here are [atari 6] the sign of rewards, [atari 7] the stack of frames.
+    [core 1] in C++ are also [atari 1] no-ops, [atari 2] skipped frames, [atari 3] lost lives, [atari 4] FIRE and
+    [atari 5] small grey frames. Here are [atari 6] the sign of rewards and [atari 7] the stack of frames.
     """
 
     def __init__(self, args):
         machado = {"repeat_action_probability": 0.25, "full_action_space": True, "episodic_life": False}
         options = machado if args.machado else {"episodic_life": True}  # [atari 3]
         self.make = partial(envpool.make_gymnasium, args.env_id, num_envs=args.num_envs, stack_num=1, **options)
-        self.pool = self.make(seed=args.seed)
+        self.pool = self.make(seed=args.seed)  # [core 1]
         self.num_envs, self.single_action_space = args.num_envs, self.pool.action_space
         self.single_observation_space = gym.spaces.Box(0, 255, (args.frame_stack, 84, 84), np.uint8)
 

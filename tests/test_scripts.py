@@ -5,11 +5,12 @@ import difflib
 import re
 
 import pytest
-from toy_envs import ROOT, SCRIPTS, every_script, finish, start
+from toy_envs import ENVPOOL, LSTM, ROOT, SCRIPTS, every_text, finish, start
 
-parents = {script.name: script for script in SCRIPTS}
+texts = [*SCRIPTS, LSTM, ENVPOOL]
+parents = {script.name: script for script in texts}
 every_child = pytest.mark.parametrize(
-    "script", [script for script in SCRIPTS if script.parent], ids=lambda script: script.name
+    "script", [script for script in texts if script.parent], ids=lambda script: script.name
 )
 
 
@@ -67,7 +68,7 @@ def test_every_difference_from_the_parent_is_marked(script):
             pytest.fail("\n".join(["unmarked:", *(f"- {line}" for line in removed), *(f"+ {line}" for line in added)]))
 
 
-@every_script
+@every_text
 def test_every_detail_of_the_script_has_its_mark(script):
     """All of its own set and of the core's, below Args, each in a line that says more than the mark."""
     body = "\n".join(below_args(script))
@@ -87,14 +88,14 @@ def test_a_definition_that_no_detail_changes_is_the_same(script):
         assert marks(after[name]) & marks_of(script), f"{name} differs without a mark"
 
 
-@every_script
+@every_text
 def test_the_plumbing_is_the_same_everywhere(script):
     assert plumbing(script) == plumbing(SCRIPTS[0])
     names = re.findall(r"^(?:def|class) (\w+)", plumbing(script), re.MULTILINE)
     assert names == ["load_checkpoint", "Run", "main"]
 
 
-@every_script
+@every_text
 def test_length(script):
     lines = text(script).splitlines()
     assert len(lines) <= min(script.lines, 520)
@@ -105,7 +106,7 @@ def test_sharing_the_network_makes_the_script_no_longer():
     assert len(text(parents["ppo_shared"]).splitlines()) <= len(text(parents["ppo"]).splitlines())
 
 
-@every_script
+@every_text
 def test_the_parts_come_in_one_order(script):
     """The block of PEP 723, docstring, imports, Args, environments, agent, gae and loss, plumbing, train, the start."""
     source = text(script)
@@ -119,14 +120,14 @@ def test_the_parts_come_in_one_order(script):
     assert places == sorted(places) and places[0] == 0
 
 
-@every_script
+@every_text
 def test_nothing_is_defined_where_only_the_program_sees_it(script):
     """A test that imports the script sees all of it; and the import does nothing."""
     last = ast.parse(text(script)).body[-1]
     assert isinstance(last, ast.If) and ast.unparse(last) == "if __name__ == '__main__':\n    main()"
 
 
-@every_script
+@every_text
 def test_an_import_says_and_writes_nothing(script, tmp_path):
     assert finish(start(["-c", f"import {script.name}"], tmp_path)) == (0, "", "")
     assert not list(tmp_path.iterdir())

@@ -85,7 +85,15 @@ SCRIPTS = [
         box=True,
     ),
 ]  # fmt: skip
+ATARI = next(script for script in SCRIPTS if script.name == "ppo_atari")
+# those whose runs have tests of their own: test_lstm.py, test_envpool.py
+LSTM = ATARI._replace(name="ppo_atari_lstm", parent="ppo_atari", marks=("lstm", 1, 5), lines=520)
+ENVPOOL = ATARI._replace(
+    name="ppo_atari_envpool", parent="ppo_atari", marks=("core", 1, 1), near_miss=("Breakut-v5", "Breakout-v5"),
+    packages=("envpool",), defaults=ATARI.defaults | {"env_id": "Breakout-v5"},
+)  # fmt: skip
 every_script = pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
+every_text = pytest.mark.parametrize("script", [*SCRIPTS, LSTM, ENVPOOL], ids=lambda script: script.name)
 
 
 class Toy(gym.Env):

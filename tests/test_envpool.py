@@ -1,0 +1,92 @@
+"""The EnvPool of ppo_atari_envpool.py: what ppo_atari.py would see, nothing ignored, whole games counted."""
+
+import numpy as np
+import pytest
+from toy_envs import ENVPOOL, scalars, train
+
+import ppo_atari_envpool as script
+
+N = 8
+
+
+class Asked:
+    """Between the script and EnvPool: keeps every call and every answer."""
+
+    def __init__(self, pool):
+        self.pool, self.calls = pool, []
+
+    def step(self, actions, ids=None):
+        answer = self.pool.step(actions) if ids is None else self.pool.step(actions, ids)
+        self.calls.append((np.arange(N) if ids is None else ids, np.array(actions), *answer))
+        return answer
+
+
+@pytest.mark.parametrize("machado", [False, True])
+def test_the_stream_that_the_learner_sees(machado):
+    """5,000 steps of chance: whoever ended restarts at once, stacks begin black, a game's score is its rewards' sum."""
+    envs = script.EnvPool(script.Args(num_envs=N, machado=machado))
+    assert envs.single_action_space.n == (18 if machado else 4)
+    before, _ = envs.reset()
+    assert before.dtype == np.uint8 and not before[:, :-1].any() and before[:, -1].any(axis=(1, 2)).all()
+    envs.pool = asked = Asked(envs.pool)
+    random, scores, lengths = np.random.default_rng(1), np.zeros(N), np.zeros(N, dtype=int)
+    games = episodes = 0
+    for _ in range(5000 // N):
+        actions = random.integers(envs.single_action_space.n, size=N)
+        first = len(asked.calls)
+        obs, rewards, terminated, truncated, infos = envs.step(actions)
+        done = terminated | truncated
+        _, sent, frames, _, _, _, info = asked.calls[first]
+        np.testing.assert_array_equal(sent, actions)
+        np.testing.assert_array_equal(rewards, np.sign(info["reward"]))
+        np.testing.assert_array_equal(obs[~done], np.concatenate([before[:, 1:], frames], axis=1)[~done])
+        scores, lengths = scores + info["reward"], lengths + 1
+        over = (info["terminated"] == 1) | truncated
+        assert len(asked.calls) - first == 1 + done.any()
+        if done.any():
+            # the one step whose action EnvPool ignores: without reward or end, and nobody learns from it
+            ids, _, opening, reward, ended, cut, later = asked.calls[first + 1]
+            np.testing.assert_array_equal(ids, np.flatnonzero(done))
+            assert not reward.any() and not ended.any() and not cut.any() and not later["terminated"].any()
+            assert not obs[done, :-1].any() and (obs[done, -1:] == opening).all()
+            final = np.concatenate([before[:, 1:], frames], axis=1)
+            np.testing.assert_array_equal(infos["final_obs"][done], final[done])
+            statistics = infos["final_info"]
+            np.testing.assert_array_equal(statistics["_episode"], over)
+            np.testing.assert_array_equal(statistics["episode"]["r"][over], scores[over])
+            np.testing.assert_array_equal(statistics["episode"]["l"][over], lengths[over])
+            scores[over], lengths[over] = 0, 0
+        games, episodes, before = games + over.sum(), episodes + done.sum(), obs
+    asked.pool.close()
+    assert games > 10
+    assert episodes == games if machado else episodes > 3 * games  # Breakout has five lives
+
+
+def test_another_seed_is_another_stream():
+    streams = []
+    for seed in (1, 1, 2):
+        envs = script.EnvPool(script.Args(num_envs=2))
+        envs.reset(seed=seed)
+        streams.append(np.stack([envs.step(np.full(2, t % 4))[0] for t in range(40)]))
+        envs.close()
+    np.testing.assert_array_equal(streams[0], streams[1])
+    assert (streams[0] != streams[2]).any()
+
+
+def test_a_run(tmp_path):
+    run = train(ENVPOOL, "--total-timesteps 1024 --num-envs 4 --num-steps 64 --update-epochs 1", tmp_path)
+    log = scalars(run)
+    assert [step for step, _ in log["losses/value_loss"]] == [256, 512, 768, 1024]
+    assert log["charts/episodic_return"] and all(length > 100 for _, length in log["charts/episodic_length"])
+
+
+@pytest.mark.parametrize("env_id, named", [("Breakut-v5", "Breakout-v5"), ("CartPole-v1", "Pong-v5")])
+def test_an_id_that_is_no_game_names_others(env_id, named, tmp_path):
+    with pytest.raises(SystemExit, match=rf"^error: EnvPool has no Atari game {env_id}; it has .*{named}"):
+        train(ENVPOOL, f"--env-id {env_id}", tmp_path)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_it_cannot_be_filmed(tmp_path):
+    with pytest.raises(SystemExit, match=r"^error: .*ppo_atari.py takes --capture-video"):
+        train(ENVPOOL, "--capture-video", tmp_path)

@@ -1,0 +1,113 @@
+"""The memory of ppo_atari_lstm.py: sequences equal single steps, and what it is for."""
+
+from types import SimpleNamespace
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from toy_envs import LSTM, checkpoint, patched, put_in_place_of_games, train
+
+import ppo_atari_lstm as script
+
+T, E = 6, 3
+SPACES = SimpleNamespace(
+    single_observation_space=gym.spaces.Box(0, 255, (1, 84, 84), np.uint8), single_action_space=gym.spaces.Discrete(4)
+)
+
+
+@pytest.fixture(scope="module")
+def agent():
+    torch.manual_seed(1)
+    agent = script.Agent(SPACES)
+    torch.nn.init.normal_(agent.policy.weight)  # so that the policy tells states apart
+    return agent
+
+
+@pytest.mark.parametrize("seed", range(4))
+@torch.no_grad()
+def test_a_sequence_equals_its_steps(agent, seed):
+    """With episodes that open in any place, the first and the last step and neighbours among them."""
+    random = np.random.default_rng(seed)
+    obs = torch.from_numpy(random.integers(0, 256, (T, E, 1, 84, 84), dtype=np.uint8))
+    dones = torch.from_numpy(random.random((T, E)) < (0.0, 0.3, 0.7, 1.0)[seed])
+    state = tuple(torch.from_numpy(random.normal(size=(1, E, 128)).astype(np.float32)) for _ in range(2))
+    policy, values, end = agent(obs.flatten(0, 1), state, dones)
+    for t in range(T):
+        if dones[t].any():  # from the definition: an opened episode knows nothing of what was before
+            state = tuple(torch.where(dones[t, :, None], 0.0, s) for s in state)
+        step, value, state = agent(obs[t], state, torch.zeros(1, E, dtype=torch.bool))
+        torch.testing.assert_close(values[t * E : (t + 1) * E], value, rtol=0, atol=1e-5)
+        torch.testing.assert_close(policy.logits[t * E : (t + 1) * E], step.logits, rtol=0, atol=1e-5)
+    for ours, theirs in zip(end, state, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+
+
+def test_the_second_bias_of_torch_stays_zero():
+    torch.manual_seed(1)
+    agent = script.Agent(SPACES)
+    optimizer = torch.optim.Adam(agent.parameters(), 0.1, fused=True)
+    zeros = (torch.zeros(1, E, 128),) * 2
+    obs, dones = torch.randint(256, (T * E, 1, 84, 84), dtype=torch.uint8), torch.zeros(T, E, dtype=torch.bool)
+    columns = torch.randint(4, (T * E,)), torch.zeros(T * E), torch.zeros(T * E), torch.randn(T * E)
+    script.gradient_step(agent, optimizer, script.Batch(obs, *columns, dones, zeros), 0.1, script.Args())
+    assert not agent.lstm.bias_hh_l0.any() and agent.lstm.bias_ih_l0.any()
+
+
+class Recall(gym.Env):
+    """Shows a sign, white or black, in the first step alone; the fourth asks for it: its number as action pays 1."""
+
+    observation_space, action_space = SPACES.single_observation_space, gym.spaces.Discrete(2)
+
+    def show(self):
+        level = 255 * self.sign if self.steps == 0 else 128
+        return np.full((1, 84, 84), level, np.uint8)
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.sign, self.steps = int(self.np_random.integers(2)), 0
+        return self.show(), {}
+
+    def step(self, action):
+        self.steps += 1
+        over = self.steps == 4
+        return self.show(), float(over and action == self.sign), over, False, {}
+
+
+RECALL = "--num-envs 8 --num-steps 32 --num-minibatches 2 --total-timesteps 6144 --learning-rate 0.001 --gamma 0.9"
+
+
+def recall(folder, forget):
+    """The mean return of the last 100 episodes, with the state as it is or set to zero before every step."""
+    forward, ratios = script.Agent.forward, []
+
+    def forgetful(agent, obs, state, dones):
+        return forward(agent, obs, state, torch.ones_like(dones))
+
+    loss = script.ppo_loss
+
+    def measure(agent, minibatch, *rest):
+        with torch.no_grad():
+            policy, *_ = agent(minibatch.obs, minibatch.state, minibatch.dones)
+            ratios.append((policy.log_prob(minibatch.actions) - minibatch.logprobs).exp())
+        return loss(agent, minibatch, *rest)
+
+    with patched((script, "ppo_loss", measure)) as patch:
+        if forget:
+            patch.setattr(script.Agent, "forward", forgetful)
+        put_in_place_of_games(LSTM, lambda images, index: Recall(), patch.setattr)
+        run = train(LSTM, RECALL, folder)
+    assert max((ratio - 1).abs().max().item() for ratio in ratios[:: 2 * 4]) < 1e-5  # the first of each update
+    return np.mean(checkpoint(run)["returns"])
+
+
+def test_memory_solves_what_needs_memory(tmp_path):
+    """A guess earns 0.5."""
+    assert recall(tmp_path / "with", forget=False) > 0.9
+    assert recall(tmp_path / "without", forget=True) < 0.7
+
+
+def test_environments_that_do_not_divide(tmp_path):
+    with pytest.raises(SystemExit, match=r"^error: --num-minibatches must divide --num-envs"):
+        train(LSTM, "--num-envs 6 --num-minibatches 4 --total-timesteps 1024", tmp_path)
+    assert not (tmp_path / "runs").exists()
