@@ -93,7 +93,7 @@ def test_resume_of_nothing(script, tmp_path, capfd):
 @every_script
 def test_resume_of_another_scripts_run(script, tmp_path, capfd):
     other = SCRIPTS[SCRIPTS.index(script) - 1]
-    run = train(other, f"{other.tiny} --num-envs 1 --num-steps 4 --total-timesteps 4", tmp_path)
+    run = train(other, f"{other.tiny} --num-envs 1 --num-steps 4 --total-timesteps 4 --num-minibatches 1", tmp_path)
     capfd.readouterr()
     said = refusal(script, f"--resume {run}", tmp_path, capfd)
     assert f"{other.name}.py" in said
