@@ -34,6 +34,7 @@ class Args:
     # run
     seed: int = 1  # seed of every random generator; environment i gets seed + i
     cuda: bool = True  # use the GPU where there is one
+    threads: int = 1  # of torch on the CPU; for a network this small more are slower
     track: bool = False  # log to Weights & Biases too; its variables apply (WANDB_MODE=offline, WANDB_PROJECT, ...)
     capture_video: bool = False  # film environment 0 into the run's folder
     save_every: int = 100  # updates between checkpoints; 0: only at the end
@@ -128,8 +129,7 @@ class Agent(nn.Module):
 def gae(rewards, values, dones, next_value, next_done, gamma, gae_lambda):
     """[core 5] Generalized advantage estimation, float32 [M, N]; numpy, in float64 between the steps (ppo2/runner.py).
 
-    rewards, values: float32 [M, N]; dones: bool [M, N], true where obs[t] opens an episode; next_*: [N].
-    """
+    rewards, values: float32 [M, N]; dones: bool [M, N], true where obs[t] opens an episode; next_*: [N]."""
     advantages, advantage = np.zeros_like(rewards), 0.0
     for t in reversed(range(len(rewards))):
         nonterminal = 1.0 - next_done
@@ -164,11 +164,10 @@ def ppo_loss(agent, minibatch, clip_coef, args):
     entropy = policy.entropy().mean()
     loss = policy_loss - args.ent_coef * entropy + args.vf_coef * value_loss
     # [core 12] debug variables; the "approxkl" of ppo2 is half the mean square of the log ratio
-    stats = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
+    stats = dict(policy_loss=policy_loss, value_loss=value_loss, entropy=entropy)
     with torch.no_grad():
-        stats |= {"old_approx_kl": -logratio.mean(), "approx_kl": (ratio - 1 - logratio).mean()}
-        stats |= {"approx_kl_ppo2": 0.5 * (logratio**2).mean()}
-        stats |= {"clipfrac": ((ratio - 1).abs() > clip_coef).float().mean()}
+        stats |= dict(old_approx_kl=-logratio.mean(), approx_kl=(ratio - 1 - logratio).mean())
+        stats |= dict(approx_kl_ppo2=(logratio**2).mean() / 2, clipfrac=((ratio - 1).abs() > clip_coef).float().mean())
     return loss, {name: scalar.detach() for name, scalar in stats.items()}
 
 
@@ -177,7 +176,7 @@ def gradient_step(agent, optimizer, minibatch, clip_coef, args):
     loss, stats = ppo_loss(agent, minibatch, clip_coef, args)
     optimizer.zero_grad()
     loss.backward()
-    norm = torch.stack([p.grad.square().sum() for p in agent.parameters() if p.requires_grad]).sum().sqrt()
+    norm = torch.cat([p.grad.flatten() for p in agent.parameters() if p.requires_grad]).square().sum().sqrt()
     nn.utils.clip_grads_with_norm_(agent.parameters(), args.max_grad_norm, norm)  # [core 11] global gradient clipping
     group = optimizer.param_groups[0]
     group["steps"] = group.get("steps", 0) + 1
@@ -211,6 +210,7 @@ class Run:
         self.num_updates = args.total_timesteps // self.batch_size
         if self.batch_size % args.num_minibatches or self.num_updates < 1:
             sys.exit(f"error: a rollout is {self.batch_size} steps; --num-minibatches must divide it, training hold it")
+        torch.set_num_threads(args.threads)
         torch.manual_seed(args.seed)
         torch.backends.cudnn.deterministic = True
         name = f"{args.env_id}__{Path(__file__).stem}__{args.seed}__{time.strftime('%Y%m%d-%H%M%S')}"
@@ -219,6 +219,8 @@ class Run:
         if args.resume is not None:
             self.state, self.folder = load_checkpoint(args.resume)
             self.global_step, self.returns = self.state["global_step"], self.state["returns"]
+            if (before := self.state["args"]["env_id"]) != args.env_id:
+                sys.exit(f"error: --resume {args.resume}: a run on {before}, not on {args.env_id}")
 
     def start(self, **parts):
         """Opens folder and log; a resumed log is cut back to its checkpoint. `parts` are what a checkpoint saves."""
@@ -231,6 +233,8 @@ class Run:
             torch.cuda.set_rng_state_all(self.state["cuda"][: torch.cuda.device_count()])
             for file in self.folder.glob("events.*"):
                 os.truncate(file, self.state["log"].get(file.name, 0))
+            for newer in (f for f in self.folder.glob("checkpoint_*.pt") if f.stem[11:] > f"{self.global_step:012}"):
+                newer.unlink()
         (self.folder / Path(__file__).name).write_bytes(Path(__file__).read_bytes())
         versions = {"python": sys.version} | {p.name: p.version for p in importlib.metadata.distributions()}
         about = {"command": sys.argv, "args": vars(self.args), "versions": versions}
@@ -275,9 +279,8 @@ class Run:
         state["parts"] = {name: part.state_dict() for name, part in self.parts.items()}
         state |= {"returns": self.returns, "torch": torch.get_rng_state(), "cuda": torch.cuda.get_rng_state_all()}
         state["log"] = {file.name: file.stat().st_size for file in self.folder.glob("events.*")}
-        path = self.folder / f"checkpoint_{self.global_step:012}.pt"
-        torch.save(state, path.with_suffix(".tmp"))
-        path.with_suffix(".tmp").replace(path)
+        torch.save(state, self.folder / "checkpoint.tmp")
+        (self.folder / "checkpoint.tmp").replace(self.folder / f"checkpoint_{self.global_step:012}.pt")
         for old in sorted(self.folder.glob("checkpoint_*.pt"))[:-2]:
             old.unlink()
 
@@ -289,10 +292,9 @@ def main():
         if args.resume is not None:  # options that are not given stay as they were in that run
             args = tyro.cli(Args, default=Args(**load_checkpoint(args.resume)[0]["args"]))
         train(args)
-    except ModuleNotFoundError as error:
-        sys.exit(f"error: {error}" + (f": pip install {error.name}" if error.name else ""))
-    except (OSError, gym.error.Error, KeyboardInterrupt) as error:
-        sys.exit(f"error: {str(error) or 'stopped; --resume goes on from the last checkpoint'}")
+    except (OSError, ModuleNotFoundError, gym.error.Error, KeyboardInterrupt) as error:
+        hint = f": pip install {error.name}" if getattr(error, "name", None) else ""
+        sys.exit(f"error: {str(error) or 'stopped; --resume goes on from the last checkpoint'}{hint}")
 
 
 def train(args):
@@ -339,8 +341,7 @@ def train(args):
                 break
         scalars = {f"losses/{name}": torch.stack([s[name] for s in stats]).mean().item() for name in stats[0]}
         scalars["losses/explained_variance"] = (1 - (returns - values).var() / returns.var()).item()
-        scalars["charts/learning_rate"] = optimizer.param_groups[0]["lr"]
-        run.log_update(update, scalars)
+        run.log_update(update, scalars | {"charts/learning_rate": optimizer.param_groups[0]["lr"]})
     envs.close()
     return agent
 
