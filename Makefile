@@ -14,6 +14,10 @@ test: .venv/atari,envpool,mujoco,track,video,dev.stamp
 lint: .venv/dev.stamp
 	$(BIN)/ruff check .
 
+# Steps per second beside Stable-Baselines3: make speed ARGS="CartPole HalfCheetah Breakout Envpool"
+speed: .venv/atari,envpool,mujoco.stamp
+	$(BIN)/python benchmark/speed $(ARGS)
+
 # The name of a stamp is the list of the extras that are installed once it is there.
 .venv/%.stamp: pyproject.toml constraints.txt | $(BIN)/pip
 	$(BIN)/python -m pip install -c constraints.txt ".[$*]"
@@ -29,6 +33,6 @@ lock:
 	$(POETRY) export --all-extras --without-hashes -f constraints.txt -o constraints.txt
 
 clean:
-	rm -rf .venv build ppo.egg-info .pytest_cache .ruff_cache __pycache__ tests/__pycache__
+	rm -rf .venv .venv-sb3 build ppo.egg-info .pytest_cache .ruff_cache __pycache__ tests/__pycache__
 
-.PHONY: atari test lint lock clean
+.PHONY: atari test lint speed lock clean
