@@ -27,6 +27,10 @@ $(BIN)/pip:
 	@$(PYTHON) -c 'import sys; sys.exit("error: this is Python %d.%d, but 3.11 or newer is needed: make PYTHON=python3.11 ..." % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv .venv
 
+# Brings line numbers and sizes in the docs up to date; docs/diffs.html shows what each script changes in its parent.
+diffs: .venv/dev.stamp
+	$(BIN)/python docs/diffs.py
+
 # For maintainers, with poetry and poetry-plugin-export. make lock ARGS=--regenerate takes the newest versions.
 lock:
 	$(POETRY) lock $(ARGS)
@@ -35,4 +39,4 @@ lock:
 clean:
 	rm -rf .venv .venv-sb3 build ppo.egg-info .pytest_cache .ruff_cache __pycache__ tests/__pycache__
 
-.PHONY: atari test lint speed lock clean
+.PHONY: atari test lint speed diffs lock clean
