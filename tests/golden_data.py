@@ -13,6 +13,7 @@ import ppo
 import ppo_atari
 import ppo_atari_lstm
 import ppo_continuous_action
+import ppo_multidiscrete
 import ppo_shared
 
 
@@ -57,6 +58,10 @@ def layer(theirs, ours, layout=dense):
 
 def log_softmax(pdflat):
     return torch.from_numpy(pdflat).log_softmax(-1).numpy()
+
+
+def log_softmax_of_components(pdflat):
+    return np.concatenate([log_softmax(part) for part in np.split(pdflat, (3, 7), axis=-1)], axis=-1)
 
 
 def mean_and_logstd(policy):
@@ -181,5 +186,9 @@ CONFIGS = {
     "cnn_lstm": Config(
         ppo_atari_lstm, gym.spaces.Box(0, 255, (1, 84, 84), np.uint8), gym.spaces.Discrete(4), CNN | LSTM | HEADS,
         channels_first, memory=True,
+    ),
+    "mlp_multidiscrete": Config(
+        ppo_multidiscrete, box(7), gym.spaces.MultiDiscrete([3, 4, 2]), TRUNK | HEADS,
+        pdflat=log_softmax_of_components, policy_numbers=lambda policy: torch.cat(policy.logits, dim=-1),
     ),
 }  # fmt: skip

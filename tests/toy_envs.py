@@ -34,6 +34,7 @@ class Script(NamedTuple):
     images: bool  # it takes uint8 images [4, 84, 84], not vectors
     defaults: dict  # the blog post's hyperparameters, where they are not CLASSIC_CONTROL
     box: bool = False  # its actions are a Box, and its observations and rewards are normalised
+    several: bool = False  # its actions are MultiDiscrete
 
     @property
     def module(self):
@@ -54,6 +55,16 @@ VECTORS = {
     "tiny": "--total-timesteps 512 --num-envs 2 --num-steps 32",
     "images": False,
     "defaults": {},
+}
+SEVERAL = {
+    "unfit": {"CartPole-v1": "ppo.py", "Pendulum-v1": "ppo_continuous_action.py"},
+    "near_miss": ("MicrortsMinin-v1", "MicrortsMining"),
+    "packages": (),
+    "quick": "--env-id toy_envs:Choices-v0 --total-timesteps 4096",
+    "tiny": "--env-id toy_envs:Choices-v0 --total-timesteps 512 --num-envs 2 --num-steps 32",
+    "images": False,
+    "defaults": {"total_timesteps": 2_000_000, "num_envs": 8, "clip_coef": 0.1, "env_id": "MicrortsMining-v1"},
+    "several": True,
 }
 SCRIPTS = [
     Script("ppo", None, ("core", 1, 13), lines=350, **VECTORS),
@@ -84,6 +95,8 @@ SCRIPTS = [
         },
         box=True,
     ),
+    Script("ppo_multidiscrete", "ppo_shared", ("multidiscrete", 1, 1), lines=420, **SEVERAL),
+    Script("ppo_multidiscrete_mask", "ppo_multidiscrete", ("aux", 4, 4), lines=450, **SEVERAL),
 ]  # fmt: skip
 ATARI = next(script for script in SCRIPTS if script.name == "ppo_atari")
 # those whose runs have tests of their own: test_lstm.py, test_envpool.py
@@ -206,6 +219,40 @@ class Identity(Toy):
         return self.sign(), reward, False, self.steps == 16, {}
 
 
+class Choices(Toy):
+    """Two numbers are shown, one of 3 and one of 2; each action that equals its number pays 1. 16 steps long."""
+
+    action_space = gym.spaces.MultiDiscrete([3, 2])
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 30}
+
+    def __init__(self, render_mode=None):
+        super().__init__(images=False)
+        self.render_mode = render_mode
+
+    def numbers(self):
+        self.answer = self.np_random.integers(self.action_space.nvec)
+        return self.show(*(self.answer == 1), *(self.answer == 2))
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.numbers(), {}
+
+    def step(self, action):
+        assert action.shape == (2,) and self.action_space.contains(action)
+        reward, self.steps = float((action == self.answer).sum()), self.steps + 1
+        return self.numbers(), reward, False, self.steps == 16, {}
+
+    def action_mask(self):
+        return np.ones(5)
+
+    def render(self):
+        return np.zeros((32, 32, 3), np.uint8)
+
+
+gym.register("Choices-v0", Choices)
+
+
 class AsTheyAre(gym.vector.VectorWrapper):
     """In place of a script's Normalize, so that a test finds the numbers that an environment gave."""
 
@@ -229,6 +276,8 @@ def put_in_place_of_games(script, toy, patch=setattr):
         made.append(toy(script.images, index))
         if script.box:
             made[-1].action_space = gym.spaces.Box(-2, 2, (1,))
+        if script.several:
+            made[-1].action_space, made[-1].action_mask = gym.spaces.MultiDiscrete([2]), np.ones(2)
         return gym.wrappers.RecordEpisodeStatistics(made[-1])
 
     patch(script.module, "make_env", make_env)
