@@ -10,7 +10,7 @@ from packaging.markers import Marker
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parent.parent
-SCRIPTS = sorted(path.name for path in ROOT.glob("ppo*.py"))
+SCRIPTS = sorted(path.name for path in ROOT.glob("*.py"))
 EXTRAS = {
     "ppo.py": [],
     "ppo_shared.py": [],
@@ -21,6 +21,7 @@ EXTRAS = {
     "ppo_procgen.py": ["procgen"],
     "ppo_multidiscrete.py": ["microrts"],
     "ppo_multidiscrete_mask.py": ["microrts"],
+    "enjoy.py": ["atari", "mujoco", "video"],
 }
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT, OPTIONAL = PYPROJECT["project"], PYPROJECT["project"]["optional-dependencies"]

@@ -1,0 +1,279 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = [
+#   "gymnasium[mujoco]>=1.4", "numpy>=2.0", "tensorboard>=2.20", "torch>=2.13", "tqdm>=4.67", "tyro>=1.0",
+#   "ale-py>=0.12", "opencv-python-headless>=4.11", "moviepy>=2.2", "pygame-ce>=2.5",
+# ]
+# ///
+"""Plays whole games with a saved agent of any of the scripts, or of an edited copy of one; tells, shows or films them.
+
+    python enjoy.py runs/CartPole-v1__ppo__1__20261121-092953        (python enjoy.py --help lists every option)
+
+The run's folder holds the script that made it: environments and agent are rebuilt by that very file. A checkpoint
+that lies without it is rebuilt by the script of that name beside enjoy.py.
+"""
+
+import dataclasses
+import importlib.util
+import inspect
+import math
+import os
+import pickle
+import sys
+import tempfile
+import time
+import zipfile
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import torch
+import tyro
+from torch import nn
+
+LONGEST_FILM = 10_000  # frames; each stays in memory until its film is written
+
+
+@dataclasses.dataclass(frozen=True)
+class Args:
+    run: tyro.conf.Positional[Path]  # folder of a run, or one of its checkpoints
+    episodes: int = 20  # whole games to play
+    greedy: bool = False  # take the likeliest action, not a sample
+    seed: int = 0  # of the games and the samples
+    video: bool = False  # film every game
+    video_folder: Path | None = None  # where the films go instead of the run's folder
+    render: bool = False  # show the games in a window
+    trust: bool = False  # load a checkpoint even if it can run code: it is your own
+
+
+def is_whole(path):
+    """Whether a checkpoint is all there: a zip file, every part of which has its checksum."""
+    try:
+        with zipfile.ZipFile(path) as file:
+            return file.testzip() is None
+    except (zipfile.BadZipFile, EOFError, ValueError, NotImplementedError):
+        return False
+
+
+def load(path, trust=False):
+    """(state, file) of a run's newest checkpoint, or of the one given. Runs no code out of it, unless trusted.
+
+    Raises SystemExit where there is none, or it is damaged (names the one before), or needs trust."""
+    files = sorted(path.glob("checkpoint_*.pt")) if path.is_dir() else [path]
+    if not files or not files[-1].exists():
+        sys.exit(f"error: {path}: " + ("there is no checkpoint in this folder" if path.is_dir() else "no such file"))
+    file = files[-1]
+    if not is_whole(file):
+        before = [f for f in sorted(file.parent.glob("checkpoint_*.pt")) if f.name < file.name and is_whole(f)]
+        offer = f"the one before is whole: python enjoy.py {before[-1]}" if before else "there is none before it"
+        sys.exit(f"error: {file} is no whole checkpoint: damaged or cut off; {offer}")
+    try:
+        state = torch.load(file, map_location="cpu", weights_only=not trust)
+    except pickle.UnpicklingError:
+        sys.exit(f"error: {file} is refused: loading it can run code; if it is your own work, --trust loads it")
+    except RuntimeError:
+        state = None
+    if not isinstance(state, dict) or not {"script", "args", "parts"} <= state.keys():
+        sys.exit(f"error: {file} is no checkpoint of these scripts")
+    return state, file
+
+
+def import_script(name, folder):
+    """The script as a module: the run's own source in `folder`, or else the script of that name beside enjoy.py."""
+    beside = Path(__file__).parent
+    found = [path for path in (folder / name, beside / name) if Path(name).name == name and path.is_file()]
+    if not found:
+        sys.exit(f"error: the checkpoint needs its script {name}, which is neither in {folder} nor in {beside}")
+    if found[0].parent != folder:
+        print(f"{folder} has no {name}: taking {found[0]}")
+    spec = importlib.util.spec_from_file_location(f"played_{found[0].stem}", found[0])
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # nothing new in the run's folder
+    try:
+        spec.loader.exec_module(module)
+    except ModuleNotFoundError as error:
+        sys.exit(f"error: {found[0]}: {error}: install it, or name its folder in PYTHONPATH if it is a file of yours")
+    finally:
+        sys.dont_write_bytecode = writes
+    return module
+
+
+def layers(envs):
+    """The environments and, one by one, what they wrap, down to the first single environment."""
+    while envs is not None:
+        yield envs
+        envs = vars(envs).get("env") or next(iter(vars(envs).get("envs", ())), None)
+
+
+def freeze(envs):
+    """Lets no running statistics change any more, whatever class they are of."""
+    for layer in layers(envs):
+        for stats in vars(layer).values():
+            if all(hasattr(stats, name) for name in ("mean", "var", "update")):
+                stats.update = lambda *args, **kwargs: None
+
+
+def rebuild(script, state, folder, **options):
+    """One environment and the agent, as in the checkpoint's run but for the `options` that the script has."""
+    known = {field.name for field in dataclasses.fields(script.Args)}
+    options = {"num_envs": 1, "num_minibatches": 1} | options
+    try:
+        args = script.Args(**state["args"] | {name: value for name, value in options.items() if name in known})
+        envs = script.make_envs(args, folder)
+        agent = script.Agent(envs)
+        agent.load_state_dict(state["parts"]["agent"])
+        if "envs" in state["parts"]:
+            envs.load_state_dict(state["parts"]["envs"])
+    except (TypeError, RuntimeError, AttributeError) as error:
+        reason = " ".join(str(error).split("\n")[:2])
+        sys.exit(f"error: the checkpoint does not fit {script.__file__}: {reason}")
+    freeze(envs)
+    return envs, agent.eval()
+
+
+def initial_state(agent):
+    """Zeros for the agent's LSTM or GRU, float32 [layers, 1, hidden]; two of them for an LSTM."""
+    recurrent = [module for module in agent.modules() if isinstance(module, nn.RNNBase)]
+    if len(recurrent) != 1:
+        sys.exit(f"error: the agent has {len(recurrent)} recurrent networks; enjoy.py can carry the state of one")
+    zeros = torch.zeros(recurrent[0].num_layers, 1, recurrent[0].hidden_size)
+    return (zeros, zeros) if isinstance(recurrent[0], nn.LSTM) else zeros
+
+
+class Player:
+    """Gives the agent what it asks for besides observations: a recurrent state and dones, or masks of valid actions."""
+
+    def __init__(self, script, envs, agent, greedy):
+        self.script, self.envs, self.agent, self.greedy = script, envs, agent, greedy
+        self.wants = list(inspect.signature(agent.forward).parameters)[1:]
+        if not set(self.wants) <= {"state", "dones"}:
+            sys.exit(f"error: Agent.forward wants {', '.join(self.wants)}; enjoy.py can give it state and dones")
+        self.state = initial_state(agent) if "state" in self.wants else None
+
+    def act(self, obs, done, infos):
+        """The actions in observations [1, ...] that came with `infos`; done, bool [1]: they open an episode."""
+        given = {"state": self.state, "dones": torch.from_numpy(done[None])}
+        policy, _, *rest = self.agent(torch.from_numpy(obs), *(given[name] for name in self.wants))
+        self.state = rest[0] if rest else None
+        if hasattr(policy, "masked"):
+            policy = policy.masked(self.script.action_masks(self.envs, infos))
+        return (mode(policy) if self.greedy else policy.sample()).numpy()
+
+
+def mode(policy):
+    """The likeliest actions: of logits [B, A], or a list of such for each component, or else the mean [B, A]."""
+    if not hasattr(policy, "logits"):
+        return policy.mean
+    if isinstance(policy.logits, torch.Tensor):
+        return policy.logits.argmax(-1)
+    return torch.stack([logits.argmax(-1) for logits in policy.logits], dim=-1)
+
+
+def picture(envs, obs):
+    """What is to be seen, uint8 [H, W, 3]: as the environment draws it, or else the agent's newest frame."""
+    if envs.render_mode == "rgb_array":
+        return envs.render()[0]
+    if obs.dtype != np.uint8 or obs.ndim != 4:
+        sys.exit("error: the environment draws no pictures, and what the agent sees is none: nothing to show")
+    newest = obs[0, -3:] if obs.shape[1] == 3 else obs[0, -1:].repeat(3, axis=0)
+    return newest.transpose(1, 2, 0)
+
+
+def show(image):
+    """Shows an image, uint8 [H, W, 3], in the window, 30 in a second. Closing the window is Ctrl-C."""
+    import pygame
+
+    height, width = image.shape[:2]
+    scale = -(-400 // height)
+    screen = pygame.display.get_surface() or pygame.display.set_mode((width * scale, height * scale))
+    pygame.transform.scale(pygame.surfarray.make_surface(image.swapaxes(0, 1)), screen.get_size(), screen)
+    pygame.display.flip()
+    time.sleep(1 / 30)
+    if pygame.event.get(pygame.QUIT):
+        raise KeyboardInterrupt
+
+
+def write_film(pictures, path):
+    """Writes images, uint8 [H, W, 3], as a film of 15 pictures a second."""
+    from moviepy import ImageSequenceClip
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    ImageSequenceClip(pictures, fps=15).write_videofile(str(path), logger=None)
+
+
+@torch.no_grad()
+def play(player, args, folder):
+    """Yields (return, length) of each game. Films into `folder` where the script has no recorder of its own."""
+    envs = player.envs
+    recorders = [layer for layer in layers(envs) if isinstance(layer, gym.wrappers.RecordVideo)]
+    for recorder in recorders:
+        recorder.episode_trigger = lambda game: args.video and game < args.episodes
+    folder, pictures, games = folder / time.strftime("videos-%Y%m%d-%H%M%S"), [], 0
+    done = np.zeros(1, dtype=bool)
+    try:
+        obs, infos = envs.reset(seed=args.seed)
+        if args.render:
+            show(picture(envs, obs))
+    except Exception as error:  # each library that draws has errors of its own
+        if not (args.video or args.render):
+            raise
+        sys.exit(f"error: nothing can be drawn here: {error} (MuJoCo without a screen needs MUJOCO_GL=egl)")
+    while games < args.episodes:
+        if args.render:
+            show(picture(envs, obs))
+        for recorder in recorders:
+            if len(recorder.recorded_frames) >= LONGEST_FILM:
+                recorder.stop_recording()
+        if args.video and not recorders and len(pictures) < LONGEST_FILM:
+            pictures.append(picture(envs, obs))
+        obs, _, terminated, truncated, infos = envs.step(player.act(obs, done, infos))
+        done, ended = terminated | truncated, infos.get("final_info", {})
+        if any(ended.get("_episode", ())):  # a whole game; a lost life is done, too
+            if pictures:
+                write_film(pictures, folder / f"game-{games}.mp4")
+            pictures, games = [], games + 1
+            yield ended["episode"]["r"].item(), ended["episode"]["l"].item()
+
+
+def enjoy(args):
+    """Plays and tells of each game; returns the returns. Raises SystemExit where the checkpoint cannot be played."""
+    if args.episodes < 1:
+        sys.exit(f"error: --episodes must be at least 1, not {args.episodes}")
+    torch.set_num_threads(1)
+    torch.manual_seed(args.seed)
+    state, file = load(args.run, args.trust)
+    script, returns = import_script(state["script"], file.parent), []
+    with tempfile.TemporaryDirectory() as nowhere:
+        folder = (args.video_folder or file.parent) if args.video else Path(nowhere)
+        try:
+            envs, agent = rebuild(script, state, folder, seed=args.seed, capture_video=args.video or args.render)
+        except SystemExit:  # EnvPool's scripts refuse to film: then what the agent sees is filmed
+            envs, agent = rebuild(script, state, folder, seed=args.seed, capture_video=False)
+        last = state.get("returns") or [math.nan]
+        print(f"{file}: {state['args'].get('env_id')}, mean return in training {np.mean(last):.4g} (last {len(last)})")
+        try:
+            for score, length in play(Player(script, envs, agent, args.greedy), args, folder):
+                returns.append(score)
+                print(f"game {len(returns)}: return {score:g}, length {length}", flush=True)
+        finally:
+            if returns:
+                mean, std, least, most = np.mean(returns), np.std(returns), min(returns), max(returns)
+                print(f"{len(returns)} games: mean {mean:.4g}, std {std:.4g}, min {least:g}, max {most:g}", flush=True)
+            envs.close()
+    return returns
+
+
+def main():
+    """Plays as the command line says; an error that the user can put right is one line, without a traceback."""
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+    try:
+        enjoy(tyro.cli(Args, description=__doc__))
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except (OSError, ModuleNotFoundError, gym.error.Error) as error:
+        hint = f": pip install {error.name}" if getattr(error, "name", None) else ""
+        sys.exit(f"error: {error}{hint}")
+
+
+if __name__ == "__main__":
+    main()

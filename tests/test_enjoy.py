@@ -1,0 +1,287 @@
+"""enjoy.py: rebuilds what a run was made of, plays whole games with it, and runs no code out of a checkpoint."""
+
+import os
+import pickle
+import re
+import sys
+from types import SimpleNamespace
+
+import cv2
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from toy_envs import ENVPOOL, LSTM, ROOT, SCRIPTS, Clock, Target, checkpoint, finish, patched, start, train
+
+import enjoy
+
+ppo = SCRIPTS[0]
+BOX = next(script for script in SCRIPTS if script.box)
+gym.register("EnjoyClock-v0", lambda **kwargs: Clock(images=False), disable_env_checker=True)
+gym.register("EnjoyTarget-v0", lambda **kwargs: Target(images=False), disable_env_checker=True)
+CLOCK = "--env-id EnjoyClock-v0 --total-timesteps 96 --num-envs 2 --num-steps 16"
+TARGET = "--env-id EnjoyTarget-v0 --total-timesteps 512 --num-envs 2 --num-steps 32 --num-minibatches 4"
+
+
+def play(run, capsys, **options):
+    """Runs `python enjoy.py run options` in this process; ([(return, length), ...], its first and last line)."""
+    capsys.readouterr()
+    enjoy.enjoy(enjoy.Args(run, **options))
+    first, *games, last = capsys.readouterr().out.splitlines()
+    found = [re.fullmatch(r"game (\d+): return (\S+), length (\d+)", game).groups() for game in games]
+    assert [int(number) for number, *_ in found] == list(range(1, len(found) + 1))
+    return [(float(score), int(length)) for _, score, length in found], first, last
+
+
+def refusal(run, **options):
+    """The one line with which enjoy.py ends."""
+    with pytest.raises(SystemExit, match=r"^error: [^\n]+$") as end:
+        enjoy.enjoy(enjoy.Args(run, **options))
+    return end.value.code
+
+
+def frames(film):
+    return int(cv2.VideoCapture(str(film)).get(cv2.CAP_PROP_FRAME_COUNT))
+
+
+@pytest.fixture(scope="module")
+def cartpole(tmp_path_factory):
+    """A run of ppo.py, with two checkpoints."""
+    options = "--total-timesteps 512 --num-envs 2 --num-steps 32 --save-every 5"
+    return train(ppo, options, tmp_path_factory.mktemp("run"))
+
+
+@pytest.mark.parametrize("script", [*SCRIPTS, LSTM, ENVPOOL], ids=lambda script: script.name)
+def test_whole_games_of_every_script(script, tmp_path, capsys):
+    """Of EnvPool's, which draws nothing for us, what the agent sees is filmed, into the run's folder."""
+    few = "--total-timesteps 32 --num-envs 2 --num-steps 8 --num-minibatches 2 --update-epochs 1"
+    run = train(script, few if script.images else script.tiny, tmp_path)
+    before, number, film = set(run.iterdir()), 1 if script.images else 2, script is ENVPOOL
+    games, first, last = play(run, capsys, episodes=number, video=film)
+    assert str(next(run.glob("checkpoint*"))) in first and checkpoint(run)["args"]["env_id"] in first
+    assert all(length > (100 if script.images else 1) for _, length in games)  # a game has five lives
+    told = re.fullmatch(rf"{number} games: mean (\S+), std (\S+), min (\S+), max (\S+)", last).groups()
+    scores = [score for score, _ in games]
+    expected = np.mean(scores), np.std(scores), min(scores), max(scores)
+    assert len(scores) == number and [float(number) for number in told] == pytest.approx(expected, rel=1e-3)
+    if film:
+        [folder] = set(run.iterdir()) - before
+        assert [frames(film) for film in folder.iterdir()] == pytest.approx([games[0][1]], abs=2)
+    else:
+        assert set(run.iterdir()) == before
+
+
+def test_a_seed_decides_all(cartpole, capsys):
+    games = [play(cartpole, capsys, episodes=5, seed=seed)[0] for seed in (1, 1, 2)]
+    assert games[0] == games[1] != games[2]
+
+
+def test_returns_are_raw_and_statistics_frozen(tmp_path):
+    """What the agent sees is scaled by the numbers of the checkpoint from the first step to the last."""
+    run = train(BOX, TARGET, tmp_path)
+    state, _ = enjoy.load(run)
+    saved, seen, rewards = state["parts"]["envs"], [], []
+    script = enjoy.import_script(state["script"], run)
+
+    class Watched(Target):
+        def number(self):
+            seen.append(super().number())
+            return seen[-1]
+
+        def step(self, action):
+            answer = super().step(action)
+            rewards.append(answer[1])
+            return answer
+
+    with patched((script.gym, "make", lambda *args, **kwargs: Watched(images=False))):
+        envs, agent = enjoy.rebuild(script, state, tmp_path)
+    player, shown = enjoy.Player(script, envs, agent, greedy=True), []
+    act = player.act
+    player.act = lambda obs, *rest: shown.append(obs) or act(obs, *rest)
+    games = list(enjoy.play(player, enjoy.Args(run, episodes=3), tmp_path))
+    assert [length for _, length in games] == [16] * 3 and len(shown) == 48
+    assert [score for score, _ in games] == pytest.approx([sum(rewards[i : i + 16]) for i in (0, 16, 32)])
+    (mean, var, count), (_, _, return_count) = saved
+    assert count > 500 and envs.obs_stats.count == count and envs.return_stats.count == return_count
+    np.testing.assert_array_equal(envs.obs_stats.mean, mean)
+    raw = np.concatenate([np.stack(seen[i : i + 16]) for i in (0, 17, 34)])  # an episode's 17th ends it
+    scaled = np.clip((raw - mean) / np.sqrt(np.array(var) + 1e-8), -10, 10)
+    np.testing.assert_allclose(np.concatenate(shown), scaled, rtol=1e-5)
+
+
+def test_the_memory_is_carried_from_step_to_step():
+    """As the agent itself runs over the sequence; episodes open in the third and in the sixth step."""
+    spaces = SimpleNamespace(
+        single_observation_space=gym.spaces.Box(0, 255, (1, 84, 84), np.uint8),
+        single_action_space=gym.spaces.Discrete(4),
+    )
+    agent = LSTM.module.Agent(spaces)
+    torch.nn.init.normal_(agent.policy.weight)
+    obs, dones = torch.randint(256, (8, 1, 84, 84), dtype=torch.uint8), torch.zeros(8, 1, dtype=torch.bool)
+    dones[[2, 5]] = True
+    with torch.no_grad():
+        agent.policy.bias -= agent(obs, (torch.zeros(1, 1, 128),) * 2, dones)[0].logits.mean(0)
+        player = enjoy.Player(LSTM.module, spaces, agent, greedy=True)
+        actions = [player.act(obs[t, None].numpy(), dones[t].numpy(), {}).item() for t in range(8)]
+        policy, _, state = agent(obs, (torch.zeros(1, 1, 128),) * 2, dones)
+    assert actions == policy.logits.argmax(-1).tolist() and len(set(actions)) > 1
+    for ours, theirs in zip(player.state, state, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+
+
+def edited(folder):
+    """A user's copy of ppo.py: another name, other layers, a hidden size of its own as an option."""
+    text = (ROOT / "ppo.py").read_text()
+    for old, new in (
+        ("self.policy_trunk", "self.actor"),
+        ("self.value_trunk", "self.critic"),
+        ("64", "24"),
+    ):
+        assert text.count(old) > 1
+        text = text.replace(old, new)
+    (folder / "my_edit.py").write_text(text)
+    return ppo._replace(name="my_edit")
+
+
+def test_an_edited_copy_is_rebuilt_by_the_source_in_its_folder(tmp_path, capsys, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    run = train(edited(tmp_path), ppo.tiny, tmp_path / "train")
+    (tmp_path / "my_edit.py").unlink()
+    assert len(play(run, capsys, episodes=3)[0]) == 3
+    weights = checkpoint(run)["parts"]["agent"]
+    assert weights["actor.0.weight"].shape == (24, 4)
+    (run / "my_edit.py").unlink()
+    assert "my_edit.py" in refusal(run)
+    (run / "my_edit.py").write_text("import my_networks")
+    assert re.search("my_networks.*PYTHONPATH", refusal(run))
+
+
+def test_a_checkpoint_without_its_folder(cartpole, tmp_path, capsys):
+    """The script beside enjoy.py stands in, if it fits."""
+    lone = tmp_path / "model.pt"
+    lone.write_bytes(sorted(cartpole.glob("checkpoint*"))[-1].read_bytes())
+    games, _, _ = play(cartpole, capsys, episodes=3)
+    enjoy.enjoy(enjoy.Args(lone, episodes=3))
+    note, _, *lines, _ = capsys.readouterr().out.splitlines()
+    assert str(ROOT / "ppo.py") in note
+    assert lines == [f"game {i}: return {score:g}, length {length}" for i, (score, length) in enumerate(games, 1)]
+    state = torch.load(lone) | {"script": "ppo_shared.py"}
+    torch.save(state, lone)
+    assert "does not fit" in refusal(lone) and "trunk.0.weight" in refusal(lone)
+    for name in ("../ppo.py", str(ROOT / "ppo.py"), ".."):
+        torch.save(state | {"script": name}, lone)
+        assert f"needs its script {name}" in refusal(lone)
+
+
+class Evil:
+    """Unpickling it makes a folder."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def __reduce__(self):
+        return os.mkdir, (self.folder,)
+
+
+def test_a_checkpoint_that_would_run_code_is_refused(cartpole, tmp_path, capsys):
+    """The real program; with --trust the code does run, so the test would see it."""
+    file, trap = tmp_path / "checkpoint_000000000512.pt", tmp_path / "trap"
+    torch.save(checkpoint(cartpole) | {"trap": Evil(str(trap))}, file)
+    status, output, errors = finish(start([ROOT / "enjoy.py", tmp_path], tmp_path))
+    assert (status, output) == (1, "") and re.fullmatch(r"error: .*can run code.*--trust.*\n", errors)
+    assert not trap.exists()
+    (tmp_path / "ppo.py").write_bytes((ROOT / "ppo.py").read_bytes())
+    assert len(play(file, capsys, episodes=1, trust=True)[0]) == 1 and trap.exists()
+    (tmp_path / "raw.pt").write_bytes(pickle.dumps(Evil(str(tmp_path / "other"))))
+    assert "no whole checkpoint" in refusal(tmp_path / "raw.pt") and not (tmp_path / "other").exists()
+
+
+def test_a_damaged_checkpoint_offers_the_one_before(cartpole, tmp_path, capsys):
+    older, newer = [tmp_path / path.name for path in sorted(cartpole.glob("checkpoint*"))]
+    for path in (older, newer):
+        path.write_bytes((cartpole / path.name).read_bytes())
+    whole = newer.read_bytes()
+    half = len(whole) // 2
+    for damaged in (whole[:half], whole[:-1], b"", whole[:half] + bytes([whole[half] ^ 1]) + whole[half + 1 :]):
+        newer.write_bytes(damaged)
+        for named in (tmp_path, newer):
+            assert refusal(named).endswith(f"the one before is whole: python enjoy.py {older}")
+    enjoy.enjoy(enjoy.Args(older, episodes=1))
+    older.write_bytes(whole[:1000])
+    assert refusal(tmp_path).endswith("there is none before it")
+
+
+def test_greedy_takes_the_likeliest_action(tmp_path, capsys):
+    """On Clock, which has no chance in it, every greedy game is the same; samples differ."""
+    run = train(ppo, CLOCK, tmp_path)
+    state, _ = enjoy.load(run)
+    with torch.no_grad():
+        _, agent = enjoy.rebuild(ppo.module, state, tmp_path)
+        shown = torch.tensor([[float(step), 0, 0, 0] for step in range(8)])
+        likeliest = agent(shown)[0].logits.argmax(-1)
+    expected = sum(int(action) == step % 2 for step, action in enumerate(likeliest))
+    assert play(run, capsys, episodes=6, greedy=True, seed=3)[0] == [(expected, 8)] * 6
+    assert len(set(play(run, capsys, episodes=12)[0])) > 1
+
+
+def test_modes():
+    categorical = ppo.module.Categorical(torch.tensor([[0.0, 2.0, 1.0], [3.0, 2.0, 1.0]]))
+    assert enjoy.mode(categorical).tolist() == [1, 0]
+    normal = BOX.module.Normal(torch.tensor([[0.5, -3.0]]), torch.zeros(1, 2))
+    assert enjoy.mode(normal).tolist() == [[0.5, -3.0]]
+    several = SimpleNamespace(logits=[torch.tensor([[0.0, 1.0]]), torch.tensor([[0.0, 1.0, 2.0]])])
+    assert enjoy.mode(several).tolist() == [[1, 2]]
+
+
+def test_films_of_every_game(cartpole, tmp_path, capsys):
+    games, _, _ = play(cartpole, capsys, episodes=3)
+    filmed, _, _ = play(cartpole, capsys, episodes=3, video=True, video_folder=tmp_path / "films")
+    films = sorted((tmp_path / "films").glob("videos*/*.mp4"))
+    assert filmed == games and len(films) == 3
+    assert [frames(film) for film in films] == pytest.approx([length for _, length in games], abs=2)
+
+
+def test_a_window(cartpole, capsys, monkeypatch):
+    """Shows what the environment draws, leaves no film, and closing it ends the games."""
+    pygame = pytest.importorskip("pygame")
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    monkeypatch.setattr(enjoy.time, "sleep", lambda seconds: None)
+    images, show = [], enjoy.show
+
+    def watched(image):
+        if len(images) == 5:
+            pygame.event.post(pygame.event.Event(pygame.QUIT))
+        show(image)
+        images.append(image)
+        screen = pygame.display.get_surface()
+        assert np.array_equal(pygame.surfarray.array3d(screen).swapaxes(0, 1), image)
+
+    monkeypatch.setattr(enjoy, "show", watched)
+    before = sorted(cartpole.iterdir())
+    monkeypatch.setattr(sys, "argv", ["enjoy.py", str(cartpole), "--render", "--episodes", "100"])
+    with pytest.raises(SystemExit) as end:
+        enjoy.main()
+    assert end.value.code == 130 and len(images) == 5 and (images[0] != images[4]).any()
+    assert sorted(cartpole.iterdir()) == before
+
+
+def test_nothing_to_show(tmp_path):
+    run = train(ppo, CLOCK, tmp_path)
+    assert "draws no pictures" in refusal(run, video=True) and "draws no pictures" in refusal(run, render=True)
+
+
+def test_where_nothing_can_be_drawn(cartpole, monkeypatch):
+    monkeypatch.setattr(gym.envs.classic_control.CartPoleEnv, "render", lambda env: 1 / 0)
+    assert "division by zero" in refusal(cartpole, video=True, video_folder=cartpole.parent)
+    assert enjoy.enjoy(enjoy.Args(cartpole, episodes=1))
+
+
+def test_bad_input(cartpole, tmp_path):
+    assert "no such file" in refusal(tmp_path / "nowhere")
+    assert "no checkpoint in this folder" in refusal(tmp_path)
+    assert "--episodes" in refusal(cartpole, episodes=0)
+    (tmp_path / "text.pt").write_text("hello")
+    assert "no whole checkpoint" in refusal(tmp_path / "text.pt")
+    for other in ([1, 2], {"weights": torch.zeros(3)}):
+        torch.save(other, tmp_path / "other.pt")
+        assert "no checkpoint of these scripts" in refusal(tmp_path / "other.pt")
