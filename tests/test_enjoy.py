@@ -101,11 +101,10 @@ def test_returns_are_raw_and_statistics_frozen(tmp_path):
     games = list(enjoy.play(player, enjoy.Args(run, episodes=3), tmp_path))
     assert [length for _, length in games] == [16] * 3 and len(shown) == 48
     assert [score for score, _ in games] == pytest.approx([sum(rewards[i : i + 16]) for i in (0, 16, 32)])
-    (mean, var, count), (_, _, return_count) = saved
-    assert count > 500 and envs.obs_stats.count == count and envs.return_stats.count == return_count
-    np.testing.assert_array_equal(envs.obs_stats.mean, mean)
+    mean, var, count = envs.obs_stats.mean, envs.obs_stats.var, envs.return_stats.count.item()
+    assert count > 500 and all(str(numbers) in str(saved) for numbers in (mean.tolist(), var.tolist(), count))
     raw = np.concatenate([np.stack(seen[i : i + 16]) for i in (0, 17, 34)])  # an episode's 17th ends it
-    scaled = np.clip((raw - mean) / np.sqrt(np.array(var) + 1e-8), -10, 10)
+    scaled = np.clip((raw - mean) / np.sqrt(var + 1e-8), -10, 10)
     np.testing.assert_allclose(np.concatenate(shown), scaled, rtol=1e-5)
 
 
@@ -270,6 +269,7 @@ def test_nothing_to_show(tmp_path):
     assert "draws no pictures" in refusal(run, video=True) and "draws no pictures" in refusal(run, render=True)
 
 
+@pytest.mark.filterwarnings("ignore:.*zero frames")
 def test_where_nothing_can_be_drawn(cartpole, monkeypatch):
     monkeypatch.setattr(gym.envs.classic_control.CartPoleEnv, "render", lambda env: 1 / 0)
     assert "division by zero" in refusal(cartpole, video=True, video_folder=cartpole.parent)
