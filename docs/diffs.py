@@ -40,6 +40,7 @@ p, ul { max-width: 60em; } a { color: #0550ae; }
 .mark:hover { text-decoration: underline; }
 .text table { border-collapse: collapse; margin: 1em 0; }
 .text td, .text th { border: 1px solid #d0d7de; padding: 0.3em 0.6em; text-align: left; vertical-align: top; }
+.text td:first-child, .text code { white-space: nowrap; }
 .text tr:has(:target) { background: #fff8dc; }
 .diff { width: 100%; table-layout: fixed; border-collapse: collapse; border: 1px solid #d0d7de; }
 .diff td { font: 12px/1.5 ui-monospace, "DejaVu Sans Mono", monospace; vertical-align: top; }
