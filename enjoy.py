@@ -173,7 +173,7 @@ def picture(envs, obs):
     """What is to be seen, uint8 [H, W, 3]: as the environment draws it, or else the agent's newest frame."""
     if envs.render_mode == "rgb_array":
         return envs.render()[0]
-    if obs.dtype != np.uint8 or obs.ndim != 4:
+    if obs.dtype != np.uint8 or obs.ndim != 4 or min(obs.shape[2:]) < 32:
         sys.exit("error: the environment draws no pictures, and what the agent sees is none: nothing to show")
     newest = obs[0, -3:] if obs.shape[1] == 3 else obs[0, -1:].repeat(3, axis=0)
     return newest.transpose(1, 2, 0)
@@ -247,7 +247,7 @@ def enjoy(args):
         folder = (args.video_folder or file.parent) if args.video else Path(nowhere)
         try:
             envs, agent = rebuild(script, state, folder, seed=args.seed, capture_video=args.video or args.render)
-        except SystemExit:  # EnvPool's scripts refuse to film: then what the agent sees is filmed
+        except SystemExit:  # the script cannot film: then what the agent sees is shown, if that is a picture
             envs, agent = rebuild(script, state, folder, seed=args.seed, capture_video=False)
         last = state.get("returns") or [math.nan]
         print(f"{file}: {state['args'].get('env_id')}, mean return in training {np.mean(last):.4g} (last {len(last)})")

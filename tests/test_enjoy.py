@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from toy_envs import ENVPOOL, LSTM, ROOT, SCRIPTS, Clock, Target, checkpoint, finish, patched, start, train
+from toy_envs import ENVPOOL, LSTM, ROOT, SCRIPTS, Choices, Clock, Target, checkpoint, finish, patched, start, train
 
 import enjoy
 
@@ -126,6 +126,33 @@ def test_the_memory_is_carried_from_step_to_step():
     assert actions == policy.logits.argmax(-1).tolist() and len(set(actions)) > 1
     for ours, theirs in zip(player.state, state, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+
+
+class OneIsValid(Choices):
+    """Of each choice a single action, drawn anew in every step, is valid: only those may be taken, and pay 1."""
+
+    def numbers(self):
+        obs = super().numbers()
+        self.valid = np.concatenate([np.eye(n)[self.np_random.integers(n)] for n in self.action_space.nvec])
+        return obs
+
+    def step(self, action):
+        taken = np.concatenate([np.eye(n)[a] for n, a in zip(self.action_space.nvec, action, strict=True)])
+        obs, _, *rest = super().step(action) if (taken == self.valid).all() else pytest.fail("an action is not valid")
+        return obs, 1.0, *rest
+
+    def action_mask(self):
+        return self.valid
+
+
+gym.register("EnjoyOneIsValid-v0", OneIsValid)
+
+
+@pytest.mark.parametrize("greedy", [True, False])
+def test_masks(greedy, tmp_path, capsys):
+    script = next(script for script in SCRIPTS if script.name == "ppo_multidiscrete_mask")
+    run = train(script, script.tiny.replace("toy_envs:Choices-v0", "EnjoyOneIsValid-v0"), tmp_path)
+    assert play(run, capsys, episodes=4, greedy=greedy)[0] == [(16, 16)] * 4
 
 
 def edited(folder):
@@ -265,6 +292,10 @@ def test_a_window(cartpole, capsys, monkeypatch):
 
 
 def test_nothing_to_show(tmp_path):
+    """Neither vectors nor the planes of a 10 x 10 board are pictures."""
+    board = SimpleNamespace(render_mode=None), np.zeros((1, 27, 10, 10), np.uint8)
+    with pytest.raises(SystemExit, match="draws no pictures"):
+        enjoy.picture(*board)
     run = train(ppo, CLOCK, tmp_path)
     assert "draws no pictures" in refusal(run, video=True) and "draws no pictures" in refusal(run, render=True)
 
