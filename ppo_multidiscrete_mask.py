@@ -12,12 +12,15 @@ A mark such as [core 5] names the implementation detail that its line carries; d
 
 import dataclasses
 import importlib.metadata
+import io
 import json
 import math
 import os
+import pickle
+import signal
 import sys
 import time
-import zipfile
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -37,6 +40,7 @@ class Args:
     seed: int = 1  # seed of every random generator; environment i gets seed + i
     cuda: bool = True  # use the GPU where there is one
     threads: int = 1  # of torch on the CPU; for a network this small more are slower
+    compile: bool = False  # compile the gradient: faster updates after some seconds; on the CPU it needs a C++ compiler
     track: bool = False  # log to Weights & Biases too; its variables apply (WANDB_MODE=offline, WANDB_PROJECT, ...)
     capture_video: bool = False  # film environment 0 into the run's folder
     save_every: int = 100  # updates between checkpoints; 0: only at the end
@@ -131,17 +135,19 @@ def make_env(args, index, folder):
 
 def make_envs(args, folder):
     """[core 1] N environments stepped as one; an ended episode restarts in the same step (common/cmd_util.py)."""
-    makers = [lambda index=index: make_env(args, index, folder) for index in range(args.num_envs)]
+    makers = [lambda index=index: Replay(make_env(args, index, folder)) for index in range(args.num_envs)]
     envs = gym.vector.SyncVectorEnv(makers, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)
-    action_masks(envs, envs.reset()[1])  # [aux 4] ends the program where there are none
+    envs.reset()
+    action_masks(envs)  # [aux 4] ends the program where there are none
     return envs
 
 
-def action_masks(envs, infos):
-    """[aux 4] The masks of the actions that are valid now, bool [N, sum(nvec)]; `infos` are of the last step."""
+def action_masks(envs):
+    """[aux 4] The masks of the actions that are valid now, bool [N, sum(nvec)]."""
     try:
-        masks = infos["action_mask"] if np.all(infos.get("_action_mask", False)) else envs.call("action_mask")
-        masks = np.array([*masks], dtype=bool).reshape(envs.num_envs, envs.single_action_space.nvec.sum())
+        masks = [env.info.get("action_mask") for env in envs.envs]
+        masks = envs.call("action_mask") if any(mask is None for mask in masks) else masks
+        masks = np.array(masks, dtype=bool).reshape(envs.num_envs, envs.single_action_space.nvec.sum())
     except (AttributeError, ValueError) as error:
         sizes = " + ".join(map(str, envs.single_action_space.nvec))
         sys.exit(f"error: info['action_mask'] or env.action_mask() must be a mask of {sizes} numbers: {error}")
@@ -213,12 +219,11 @@ def gae(rewards, values, dones, next_value, next_done, gamma, gae_lambda):
     """[core 5] Generalized advantage estimation, float32 [M, N]; numpy, in float64 between the steps (ppo2/runner.py).
 
     rewards, values: float32 [M, N]; dones: bool [M, N], true where obs[t] opens an episode; next_*: [N]."""
-    advantages, advantage = np.zeros_like(rewards), 0.0
-    for t in reversed(range(len(rewards))):
-        nonterminal = 1.0 - next_done
-        delta = rewards[t] + gamma * next_value * nonterminal - values[t]
-        advantages[t] = advantage = delta + gamma * gae_lambda * nonterminal * advantage
-        next_value, next_done = values[t], dones[t]
+    nonterminal = 1.0 - np.append(dones, [next_done], axis=0)[1:]  # 0 where the next observation opens an episode
+    deltas = rewards + gamma * np.append(values, [next_value], axis=0)[1:] * nonterminal - values
+    advantages, advantage = np.zeros_like(values), 0.0
+    for t in reversed(range(len(deltas))):
+        advantages[t] = advantage = deltas[t] + gamma * gae_lambda * nonterminal[t] * advantage
     return advantages
 
 
@@ -256,13 +261,19 @@ def ppo_loss(agent, minibatch, clip_coef, args):
     return loss, {name: scalar.detach() for name, scalar in stats.items()}
 
 
-def gradient_step(agent, optimizer, minibatch, clip_coef, args):
-    """One step of Adam on the loss of a minibatch; returns the scalars to log."""
+def gradient(agent, minibatch, clip_coef, args):
+    """Gives parameters without a gradient that of a minibatch's loss, clipped; returns the scalars to log."""
     loss, stats = ppo_loss(agent, minibatch, clip_coef, args)
-    optimizer.zero_grad()
     loss.backward()
     norm = torch.cat([p.grad.flatten() for p in agent.parameters() if p.requires_grad]).square().sum().sqrt()
     nn.utils.clip_grads_with_norm_(agent.parameters(), args.max_grad_norm, norm)  # [core 11] global gradient clipping
+    return stats
+
+
+def gradient_step(agent, optimizer, minibatch, clip_coef, args, gradient=gradient):
+    """One step of Adam on the loss of a minibatch; returns the scalars to log. `gradient` may be compiled."""
+    optimizer.zero_grad()
+    stats = gradient(agent, minibatch, clip_coef, args)
     group = optimizer.param_groups[0]
     group["steps"] = group.get("steps", 0) + 1
     group["eps"] = 1e-5 / math.sqrt(1 - 0.999 ** group["steps"])  # [core 3] 1e-5 as TensorFlow adds it: uncorrected
@@ -273,13 +284,41 @@ def gradient_step(agent, optimizer, minibatch, clip_coef, args):
 # PLUMBING: the same in every script
 def load_checkpoint(path):
     """(state, folder) of a run's newest checkpoint, or of the one given; reads plain values and runs no code."""
-    files = sorted(Path(path).glob("checkpoint_*.pt")) or [Path(path)]
-    if not zipfile.is_zipfile(files[-1]):
-        sys.exit(f"error: --resume {path}: there is no whole checkpoint")
-    state = torch.load(files[-1], map_location="cpu", weights_only=True)
+    *older, file = sorted(Path(path).glob("checkpoint_*.pt")) or [Path(path)]
+    try:
+        state = torch.load(file, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError):
+        hint = f"; the one before is {older[-1]}" if older else ""
+        sys.exit(f"error: --resume {path}: {file} is not a whole checkpoint of plain values{hint}")
     if state.get("script") != Path(__file__).name:
         sys.exit(f"error: --resume {path}: a run of {state.get('script')}, not of {Path(__file__).name}")
-    return state, files[-1].parent
+    return state, file.parent
+
+
+class Replay(gym.Wrapper):
+    """Remembers what brought its environment to where it is, so that a resumed run can bring its own there again."""
+
+    info = {"episode": None}
+
+    def reset(self, **kwargs):
+        if "episode" in self.info or kwargs.get("seed") is not None:  # a game begins; after a lost life it goes on
+            self.past = [kwargs, self.unwrapped.np_random.bit_generator.state]
+        else:
+            self.past.append(None)
+        obs, self.info = self.env.reset(**kwargs)
+        return obs, self.info
+
+    def step(self, action):
+        self.past.append(action.tolist())
+        *result, self.info = self.env.step(action)
+        return *result, self.info
+
+    def replay(self, past):
+        """Repeats the past of another: its start and its actions, None where it was reset."""
+        kwargs, self.unwrapped.np_random.bit_generator.state, *actions = past
+        self.reset(**kwargs)
+        for action in actions:
+            self.reset() if action is None else self.step(np.asarray(action, self.action_space.dtype))
 
 
 class Run:
@@ -300,20 +339,28 @@ class Run:
         torch.backends.cudnn.deterministic = True
         name = f"{args.env_id}__{Path(__file__).stem}__{args.seed}__{time.strftime('%Y%m%d-%H%M%S')}"
         self.args, self.folder, self.state = args, Path("runs", name.replace("/", "-")), None
-        self.global_step, self.returns = 0, []
+        self.global_step, self.returns, self.signal = 0, [], 0
         if args.resume is not None:
             self.state, self.folder = load_checkpoint(args.resume)
             self.global_step, self.returns = self.state["global_step"], self.state["returns"]
             if (before := self.state["args"]["env_id"]) != args.env_id:
                 sys.exit(f"error: --resume {args.resume}: a run on {before}, not on {args.env_id}")
 
-    def start(self, **parts):
-        """Opens folder and log; a resumed log is cut back to its checkpoint. `parts` are what a checkpoint saves."""
-        self.parts, wandb = parts, importlib.import_module("wandb") if self.args.track else None
+    def start(self, envs, **parts):
+        """Opens folder and log; a resumed log is cut back to its checkpoint. `parts` are what a checkpoint saves.
+
+        Returns the observations [N, ...] and dones, bool [N], to begin with, and what else the checkpoint carries."""
+        self.parts = parts | ({"envs": envs} if hasattr(envs, "state_dict") else {})
+        self.replays = [env for env in getattr(envs.unwrapped, "envs", ()) if isinstance(env, Replay)]
+        carry, wandb = (), importlib.import_module("wandb") if self.args.track else None
         self.folder.mkdir(parents=True, exist_ok=True)
         if self.state is not None:
-            for name, part in parts.items():
+            for name, part in self.parts.items():
                 part.load_state_dict(self.state["parts"][name])
+            if 0 < len(self.replays) == len(self.state["pasts"]):
+                for env, past in zip(self.replays, self.state["pasts"], strict=True):
+                    env.replay(past)
+                carry = [tensor.numpy() for tensor in self.state["carry"]]
             torch.set_rng_state(self.state["torch"])
             torch.cuda.set_rng_state_all(self.state["cuda"][: torch.cuda.device_count()])
             for file in self.folder.glob("events.*"):
@@ -328,9 +375,17 @@ class Run:
             wandb.init(id=self.folder.name, resume="allow", dir=self.folder, config=about, sync_tensorboard=True)
         self.writer = SummaryWriter(self.folder)
         print(f"{self.folder}: watch it with tensorboard --logdir {self.folder.parent}", flush=True)
+        return carry or (envs.reset(seed=self.args.seed + self.global_step)[0], np.zeros(self.args.num_envs, bool))
+
+    def stop(self, number, frame):
+        """On Ctrl-C or SIGTERM: ends the run after the update under way; once more ends the program at once."""
+        self.signal = number
+        signal.signal(number, signal.SIG_DFL)
 
     def updates(self):
         """Yields the updates to do, 1 to the last, and shows the progress: a bar, or now and then a line in a file."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self.stop)
         first, start, done, last = self.global_step, time.time(), self.global_step // self.batch_size, self.num_updates
         line = {"mininterval": 30, "bar_format": "{n_fmt}/{total_fmt}, {rate_fmt}, {remaining} left{postfix}\n"}
         form = {"unit": " steps", "unit_scale": self.batch_size} | ({} if sys.stderr.isatty() else line)
@@ -338,8 +393,11 @@ class Run:
             yield update
             self.writer.add_scalar("charts/SPS", (self.global_step - first) / (time.time() - start), self.global_step)
             bar.set_postfix_str(f"return {np.mean(self.returns or math.nan):.4g}", refresh=False)
-            if update == last or self.args.save_every and update % self.args.save_every == 0:
+            if update == last or self.signal or self.args.save_every and update % self.args.save_every == 0:
                 self.save()
+            if self.signal and update < last:
+                print(f"stopped; --resume {self.folder} goes on")
+                sys.exit(128 + self.signal)
 
     def log_step(self, infos):
         """Counts a step of the environments, and logs each episode that ended in it."""
@@ -350,22 +408,30 @@ class Run:
             self.writer.add_scalar("charts/episodic_return", self.returns[-1], self.global_step)
             self.writer.add_scalar("charts/episodic_length", ended["episode"]["l"][i], self.global_step)
 
-    def log_update(self, update, scalars):
-        """Logs the scalars of an update; ends the program where a loss is not finite."""
+    def log_update(self, update, scalars, **rollout):
+        """Logs the scalars of an update; ends the program where a number of the rollout or a loss is not finite."""
         for name, scalar in scalars.items():
             self.writer.add_scalar(name, scalar, self.global_step)
-        if not math.isfinite(scalars["losses/policy_loss"] + scalars["losses/value_loss"]):
-            sys.exit(f"error: the loss is not finite in update {update}; {self.folder} has the checkpoints from before")
+        loss = torch.tensor(scalars["losses/policy_loss"] + scalars["losses/value_loss"])
+        for name, numbers in {**rollout, "loss": loss}.items():
+            if not numbers.isfinite().all():
+                sys.exit(f"error: NaN or inf in the {name} of update {update}; {self.folder} has the one before")
 
     def save(self):
         """Writes a checkpoint in full before it gets its name; keeps the newest two."""
         self.writer.flush()
         state = {"script": Path(__file__).name, "args": vars(self.args), "global_step": self.global_step}
         state["parts"] = {name: part.state_dict() for name, part in self.parts.items()}
+        state |= {"pasts": [env.past for env in self.replays], "carry": [torch.as_tensor(x) for x in self.carry]}
         state |= {"returns": self.returns, "torch": torch.get_rng_state(), "cuda": torch.cuda.get_rng_state_all()}
         state["log"] = {file.name: file.stat().st_size for file in self.folder.glob("events.*")}
-        torch.save(state, self.folder / "checkpoint.tmp")
-        (self.folder / "checkpoint.tmp").replace(self.folder / f"checkpoint_{self.global_step:012}.pt")
+        torch.save(state, whole := io.BytesIO())
+        try:
+            temporary = self.folder / "checkpoint.tmp"
+            temporary.write_bytes(whole.getbuffer())
+            temporary.replace(self.folder / f"checkpoint_{self.global_step:012}.pt")
+        finally:  # the disk may be full
+            temporary.unlink(missing_ok=True)
         for old in sorted(self.folder.glob("checkpoint_*.pt"))[:-2]:
             old.unlink()
 
@@ -377,9 +443,11 @@ def main():
         if args.resume is not None:  # options that are not given stay as they were in that run
             args = tyro.cli(Args, default=Args(**load_checkpoint(args.resume)[0]["args"]))
         train(args)
-    except (OSError, ModuleNotFoundError, gym.error.Error, KeyboardInterrupt) as error:
+    except KeyboardInterrupt:  # before the first update
+        sys.exit(128 + signal.SIGINT)
+    except (OSError, ModuleNotFoundError, gym.error.Error) as error:
         hint = f": pip install {error.name}" if getattr(error, "name", None) else ""
-        sys.exit(f"error: {str(error) or 'stopped; --resume goes on from the last checkpoint'}{hint}")
+        sys.exit(f"error: {error}{hint}")
 
 
 def train(args):
@@ -389,10 +457,10 @@ def train(args):
     envs = make_envs(args, run.folder)
     agent = Agent(envs).to(device)
     optimizer = torch.optim.Adam(agent.parameters(), args.learning_rate, fused=True)
-    run.start(agent=agent, optimizer=optimizer)
+    torch._dynamo.config.trace_autograd_ops = True  # the backward pass is part of what --compile compiles
+    step = partial(gradient_step, gradient=torch.compile(gradient)) if args.compile else gradient_step
+    next_obs, next_done = run.start(envs, agent=agent, optimizer=optimizer)
 
-    # [aux 4] `infos` are kept, as they may have the masks
-    (next_obs, infos), next_done = envs.reset(seed=args.seed + run.global_step), np.zeros(args.num_envs, dtype=bool)
     for update in run.updates():
         remaining = 1.0 - (update - 1.0) / run.num_updates
         optimizer.param_groups[0]["lr"] = args.learning_rate * (remaining if args.anneal_lr else 1.0)  # [core 4]
@@ -403,7 +471,7 @@ def train(args):
             for _ in range(args.num_steps):
                 obs = torch.from_numpy(next_obs).to(device)
                 policy, value = agent(obs)
-                policy = policy.masked(masks := action_masks(envs, infos).to(device))  # [aux 4]
+                policy = policy.masked(masks := action_masks(envs).to(device))  # [aux 4]
                 action = policy.sample()
                 rollout.append((obs, action, policy.log_prob(action), value, masks))  # [aux 4]
                 dones.append(next_done)
@@ -418,18 +486,21 @@ def train(args):
 
         # [aux 4] with the masks
         obs, actions, logprobs, values, masks = (torch.stack(column) for column in zip(*rollout, strict=True))
+        rewards = np.stack(rewards)
         advantages = gae(rewards, values.cpu().numpy(), dones, next_value, next_done, args.gamma, args.gae_lambda)
         returns = torch.from_numpy(advantages).to(device) + values
         batch = Batch(*(x.flatten(0, 1) for x in (obs, actions, logprobs, values, returns, masks)))  # [aux 4]
 
         for _ in range(args.update_epochs):
             for rows in torch.randperm(run.batch_size, device=device).chunk(args.num_minibatches):  # [core 6]
-                stats.append(gradient_step(agent, optimizer, Batch(*(x[rows] for x in batch)), clip_coef, args))
+                stats.append(step(agent, optimizer, Batch(*(x[rows] for x in batch)), clip_coef, args))
             if args.target_kl is not None and stats[-1]["approx_kl"] > args.target_kl:  # [aux 3]
                 break
         scalars = {f"losses/{name}": torch.stack([s[name] for s in stats]).mean().item() for name in stats[0]}
         scalars["losses/explained_variance"] = (1 - (returns - values).var() / returns.var()).item()
-        run.log_update(update, scalars | {"charts/learning_rate": optimizer.param_groups[0]["lr"]})
+        scalars["charts/learning_rate"] = optimizer.param_groups[0]["lr"]
+        run.log_update(update, scalars, observations=obs, rewards=torch.from_numpy(rewards))
+        run.carry = next_obs, next_done
     envs.close()
     return agent
 

@@ -57,6 +57,8 @@ class FakeGame(gym.Env):
 class Draws:
     """In place of an environment's np_random: hands out the recorded numbers of no-ops."""
 
+    bit_generator = SimpleNamespace(state={})
+
     def __init__(self, draw):
         self.draw = draw
 
@@ -171,7 +173,9 @@ def wrapped(env, episodic_life=True, clip_reward=True):
     if "FIRE" in env.unwrapped.get_action_meanings():
         env = ppo_atari.FireReset(env)
     env = ppo_atari.WarpFrame(env)
-    return ppo_atari.FrameStack(ppo_atari.ClipReward(env) if clip_reward else env)
+    if clip_reward:
+        env = gym.wrappers.TransformReward(env, np.sign)
+    return gym.wrappers.FrameStackObservation(env, 4, padding_type="zero")
 
 
 def seeded():
@@ -244,7 +248,7 @@ def test_frames_become_grey_and_then_small():
     warp = ppo_atari.WarpFrame(FakeGame(fire=True))
     assert not np.array_equal(FAKE["warp/out"], FAKE["warp/other_order_resize_then_gray"])
     for k, expected in enumerate(FAKE["warp/out"]):
-        np.testing.assert_array_equal(warp.observation(fake_frame(k)), expected[np.newaxis])
+        np.testing.assert_array_equal(warp.observation(fake_frame(k)), expected)
 
 
 def test_noops_are_1_to_30():

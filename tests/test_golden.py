@@ -208,6 +208,7 @@ class CountingVector:
     """The same as a vector environment of next to no cost."""
 
     single_observation_space, single_action_space = Counting.observation_space, Counting.action_space
+    unwrapped = None
 
     def __init__(self, num_envs):
         self.num_envs = num_envs

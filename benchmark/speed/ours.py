@@ -68,9 +68,9 @@ def speed(module, args, warmup):
             rows.append({"start": time.perf_counter(), "environment": 0.0})
             yield update
 
-    def timed_log_update(*arguments):
+    def timed_log_update(*arguments, **rollout):
         rows[-1] |= {"end": time.perf_counter(), "cpu": time.process_time()}
-        log_update(*arguments)
+        log_update(*arguments, **rollout)
 
     keep_envs(module, time_steps)
     module.Run.updates, module.Run.log_update = timed_updates, timed_log_update
