@@ -68,9 +68,9 @@ HTML = """<!DOCTYPE html>
 <body>
 <h1>The diffs of the PPO scripts</h1>
 <p>Each script is shown beside its parent: what it removes on the left, what it adds on the right. The row above a
-change names the implementation details that it makes. A mark such as {example} leads to its row in docs/details.md, at
+change names the implementation details that it is about. A mark such as {example} leads to its row in docs/details.md, at
 the end of this page: where openai/baselines' ppo2 has it, and what studies found.</p>
-<div class="text"><table><tr><th>diff</th><th>details that it adds</th><th>lines</th></tr>{contents}</table></div>
+<div class="text"><table><tr><th>diff</th><th>details that it adds or changes</th><th>lines</th></tr>{contents}</table></div>
 {sections}
 <section class="text" id="details"><h2>docs/details.md</h2>{details}</section>
 </body>
@@ -226,7 +226,7 @@ def table_row(before, after, x, y, known):
 
 def title(text, own, known):
     """The row above a change: the script's own details in its new lines, and the others that these name."""
-    found = dict.fromkeys(MARK.findall(text))
+    found = [mark for mark in known if f"[{mark}]" in text]
     html = "".join(f"<div>{named(mark, known)}</div>" for mark in found if mark in own)
     others = " ".join(link(mark) for mark in found if mark not in own)
     return html + (f'<div class="others">also marked: {others}</div>' if others else "")
@@ -286,7 +286,7 @@ def page():
         contents += f"<td>{', '.join(own)}</td><td>{facts}</td></tr>"
         items = "".join(f"<li>{named(mark, known)}</li>" for mark in own)
         sections += f'<section id="{name}"><h2>{parent}.py → {name}.py {facts}</h2><p>{escape(first)}</p>'
-        sections += f"<p>Details that it adds:</p><ul>{items}</ul>{diff(name, parent, own, known)}</section>"
+        sections += f"<p>Details that it adds or changes:</p><ul>{items}</ul>{diff(name, parent, own, known)}</section>"
     text = markdown.markdown(DETAILS.read_text(), extensions=["tables", "toc"])
     style = HtmlFormatter(style="default").get_style_defs(".diff td") + STYLE
     example = link("core 5")
