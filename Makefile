@@ -7,7 +7,7 @@ BIN := .venv/bin
 atari: .venv/atari.stamp
 	$(BIN)/python ppo_atari.py --env-id BreakoutNoFrameskip-v4 $(ARGS)
 
-test: .venv/atari,envpool,microrts,mujoco,track,video,dev.stamp
+test: .venv/atari,envpool,microrts,mujoco,track,video,benchmark,dev.stamp
 	$(BIN)/ruff check .
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(ARGS)
 
@@ -17,6 +17,17 @@ lint: .venv/dev.stamp
 # Steps per second beside Stable-Baselines3: make speed ARGS="CartPole HalfCheetah Breakout Envpool"
 speed: .venv/atari,envpool,mujoco.stamp
 	$(BIN)/python benchmark/speed $(ARGS)
+
+# benchmark/report.html and the README's table of scores, from benchmark/results
+report: .venv/benchmark.stamp
+	$(BIN)/python benchmark/report.py --readme
+
+# The whole way from a sweep to a report, on CartPole in a minute: build/small/report.html
+benchmark-small: .venv/benchmark.stamp
+	rm -rf build/small
+	FOLDER=build/small SEEDS="1 2" WORKERS=2 TOTAL_TIMESTEPS=20000 benchmark/ours/classic_control.sh CartPole-v1
+	$(BIN)/python benchmark/collect.py --results build/small/results build/small/runs/*
+	$(BIN)/python benchmark/report.py --results build/small/results --output build/small/report.html
 
 # The name of a stamp is the list of the extras that are installed once it is there.
 .venv/%.stamp: pyproject.toml constraints.txt | $(BIN)/pip
@@ -39,4 +50,4 @@ lock:
 clean:
 	rm -rf .venv .venv-sb3 build ppo.egg-info .pytest_cache .ruff_cache __pycache__ tests/__pycache__
 
-.PHONY: atari test lint speed diffs lock clean
+.PHONY: atari test lint speed report benchmark-small diffs lock clean

@@ -148,11 +148,13 @@ def main(experiments):
         return 0
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, os.cpu_count() // workers)))
     sys.path.insert(0, str(ROOT))
-    about, running, failed = json.dumps(machine(workers), indent=2), [], 0
+    about, running, failed, stopped = json.dumps(machine(workers), indent=2), [], 0, []
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: sys.exit("stopped; the same command goes on"))
+        signal.signal(number, lambda number, _: stopped.append(number))
     try:
         while waiting or running:
+            if stopped:  # looked at only here, where `running` has every run that was started
+                sys.exit("stopped; the same command goes on")
             for run, process in [pair for pair in running if pair[1].poll() is not None]:
                 running.remove((run, process))
                 failed += process.returncode != 0
@@ -172,6 +174,8 @@ def main(experiments):
     finally:
         for _, process in running:
             process.terminate()
+        for _, process in running:
+            process.wait()
     return failed
 
 

@@ -1,0 +1,360 @@
+"""benchmark/: sweeps go on where they were stopped, broken runs are left out, the README says what the results say."""
+
+import csv
+import json
+import lzma
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from toy_envs import ROOT, SCRIPTS, finish, scalars, train
+
+from benchmark import collect, report, sweep
+
+PPO = SCRIPTS[0]
+SWEEPS = sorted((ROOT / "benchmark").glob("*/*.sh"))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder of runs of ppo.py on CartPole-v1 of 2048 steps in 4 updates: seed 1 is done, seed 2 lacks the last."""
+    folder = tmp_path_factory.mktemp("sweep")
+    for seed in (1, 2):
+        train(PPO, f"--total-timesteps 2048 --save-every 1 --seed {seed}", folder)
+    [last] = folder.glob("runs/CartPole-v1__ppo__2__*/checkpoint_000000002048.pt")
+    last.unlink()
+    return folder
+
+
+@pytest.fixture
+def run(folder, tmp_path):
+    """A copy of the run that is done."""
+    [done] = folder.glob("runs/CartPole-v1__ppo__1__*")
+    return shutil.copytree(done, tmp_path / done.name)
+
+
+def stopped(folder):
+    """A copy of the run that is not done."""
+    return next(folder.glob("runs/CartPole-v1__ppo__2__*"))
+
+
+def start_sweep(script, *words, **variables):
+    """Starts benchmark/<script> as a user does."""
+    variables = {"PYTHON": sys.executable, "OMP_NUM_THREADS": "1"} | {k: str(v) for k, v in variables.items()}
+    command, pipe = [ROOT / "benchmark" / script, *words], subprocess.PIPE
+    return subprocess.Popen(command, env=os.environ | variables, stdout=pipe, stderr=pipe, text=True)
+
+
+def table(results, kind):
+    [path] = Path(results).glob(f"*/*.{kind}.csv.xz")
+    return report.read_table(path)
+
+
+# SWEEPS
+
+
+def test_a_sweep_that_was_killed_repeats_nothing(folder, tmp_path):
+    """The done run is skipped, the other one goes on from its checkpoint, also after the sweep itself was stopped."""
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*__1__*/*")}
+    words, variables = ("ppo.py", "CartPole-v1"), dict(FOLDER=tmp_path, SEEDS="1 2", TOTAL_TIMESTEPS=2048)
+
+    process = start_sweep("ours/classic_control.sh", *words, **variables)
+    said = [process.stdout.readline(), process.stdout.readline()]
+    assert said == ["done: CartPole-v1__ppo__1__2048\n", "started: CartPole-v1__ppo__2__2048\n"]
+    process.send_signal(signal.SIGTERM)
+    assert finish(process) == (1, "", "stopped; the same command goes on\n")
+
+    process = start_sweep("ours/classic_control.sh", *words, **variables)
+    status, output, _ = finish(process)
+    assert (status, output.splitlines()) == (
+        0, [*map(str.strip, said), "finished: logs/CartPole-v1__ppo__2__2048.log"]
+    )  # fmt: skip
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*__1__*/*")} == before
+    [run] = tmp_path.glob("runs/*__2__*")
+    assert [step for step, _ in scalars(run)["losses/policy_loss"]] == [512, 1024, 1536, 2048]
+    assert "2048/2048" in (tmp_path / "logs" / "CartPole-v1__ppo__2__2048.log").read_text()
+    assert json.loads((run / "machine.json").read_text())["runs_at_once"] == 1
+
+
+def test_a_sweep_knows_a_run_by_script_and_options(folder):
+    def make(line="ppo.py --env-id CartPole-v1", seed="1", steps="2048"):
+        return sweep.Ours(line.split(), seed, steps, folder)
+
+    assert make().done() and make("ppo.py --env-id CartPole-v1 --no-cuda --save-every 7").done()
+    others = [make(steps="4096"), make("ppo_shared.py"), make("ppo.py --env-id Acrobot-v1"), make(seed="3")]
+    for other in [*others, make("ppo.py --gamma 0.9"), make("ppo.py --anneal-clip"), make(seed="2")]:
+        assert not other.done()
+        assert ("--resume" in other.command()) == (other.args["seed"] == 2)
+
+
+def test_two_sweeps_do_not_make_the_same_run(tmp_path, monkeypatch):
+    """The log is locked by the run itself, even when its sweep is no more."""
+    run = sweep.Ours(["ppo.py"], "1", "512", tmp_path)
+    monkeypatch.setattr(run, "command", lambda: ["sleep", "60"])
+    process = sweep.start(run, tmp_path)
+    try:
+        assert sweep.start(run, tmp_path) == "busy"
+    finally:
+        process.kill()
+        process.wait()
+    second = sweep.start(run, tmp_path)
+    second.kill()
+    second.wait()
+
+
+def test_a_sweep_reports_what_failed(tmp_path, monkeypatch, capsys):
+    """And makes the other runs."""
+    for name, value in {"FOLDER": tmp_path, "SEEDS": "1 2", "TOTAL_TIMESTEPS": 512, "OMP_NUM_THREADS": 1}.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    fails = lambda run: [sys.executable, "-c", f"import sys; print('so it was'); sys.exit({run.args['seed'] == 1})"]  # noqa
+    monkeypatch.setattr(sweep.Ours, "command", fails)
+    assert sweep.main(["ppo.py"]) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "started: CartPole-v1__ppo__1__512", "failed: logs/CartPole-v1__ppo__1__512.log",
+        "started: CartPole-v1__ppo__2__512", "finished: logs/CartPole-v1__ppo__2__512.log",
+    ]  # fmt: skip
+    assert (tmp_path / "logs" / "CartPole-v1__ppo__1__512.log").read_text() == "so it was\n"
+
+
+@pytest.mark.parametrize("path", SWEEPS, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_a_sweep_lists_its_runs(path):
+    """Each with every seed."""
+    status, output, _ = finish(start_sweep(path.relative_to(ROOT / "benchmark"), LIST=1, SEEDS="1 5"))
+    lines = output.splitlines()
+    assert status == 0 and len(lines) == len(set(lines)) > 1 and lines[0].endswith(" (seed 1)")
+    assert {line.split()[0] for line in lines} <= {f"{name}.py" for name in report.PAIRS} | set(report.PAIRS.values())
+
+
+def test_a_task_of_a_slurm_array_is_one_of_the_runs():
+    """And there is no task beyond the last."""
+    path = ROOT / "benchmark" / "ours" / "atari.sh"
+    lines = finish(start_sweep("ours/atari.sh", LIST=1, SEEDS="1 5"))[1].splitlines()
+    slurm = {"SLURM_ARRAY_TASK_ID": str(len(lines) - 1), "LIST": "1", "SEEDS": "1 5", "PYTHON": sys.executable}
+    command = [ROOT / "benchmark" / "slurm.sh", path]
+    last = subprocess.run(command, env=os.environ | slurm, capture_output=True, text=True)
+    assert last.stdout.splitlines() == lines[-1:]
+    slurm["SLURM_ARRAY_TASK_ID"] = str(len(lines))
+    assert subprocess.run(command, env=os.environ | slurm, capture_output=True, text=True).stderr.startswith("error: ")
+
+
+# COLLECTING
+
+WRECKS = {
+    "no run.json": lambda run: (run / "run.json").unlink(),
+    "half a run.json": lambda run: os.truncate(run / "run.json", 100),
+    "no checkpoint": lambda run: [path.unlink() for path in run.glob("*.pt")],
+    "half a log": lambda run: [os.truncate(path, path.stat().st_size // 2) for path in run.glob("events.*")],
+    "no log": lambda run: [path.unlink() for path in run.glob("events.*")],
+    "a flipped bit": lambda run: [flip(path) for path in run.glob("events.*")],
+    "no script": lambda run: (run / "ppo.py").unlink(),
+    "a file": lambda run: (shutil.rmtree(run), run.write_text("")),
+}
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 3] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("wreck", WRECKS)
+def test_a_broken_run_is_named_and_left_out(wreck, run, folder, tmp_path, monkeypatch, capsys):
+    """And the one beside it is collected."""
+    WRECKS[wreck](run)
+    monkeypatch.setattr(sys, "argv", ["", str(run), str(stopped(folder)), "--results", str(tmp_path / "results")])
+    assert collect.main() is True
+    broken, good = capsys.readouterr().out.splitlines()
+    assert broken.startswith(f"broken, left out: {run}: ")
+    assert good.startswith("collected: ") and good.endswith(" episodes") and "1536 of 2048 steps" in good
+    [about] = (tmp_path / "results" / "ours").glob("*.json")
+    assert json.loads(about.read_text())["seed"] == 2
+
+
+def test_what_is_collected_is_what_was_logged(run, tmp_path):
+    collect.collect(run, tmp_path, "a test")
+    logged, episodes, updates = scalars(run), table(tmp_path, "episodes"), table(tmp_path, "updates")
+    assert list(zip(episodes["step"], episodes["return"], strict=True)) == logged["charts/episodic_return"]
+    assert list(zip(episodes["step"], episodes["length"], strict=True)) == logged["charts/episodic_length"]
+    assert {"policy_loss", "approx_kl_ppo2", "explained_variance", "learning_rate", "SPS"} < updates.keys()
+    for name in updates.keys() - {"step", "seconds"}:
+        kind = "charts" if name in ("SPS", "learning_rate") else "losses"
+        np.testing.assert_allclose(updates[name], [value for _, value in logged[f"{kind}/{name}"]], rtol=1e-3)
+    assert updates["step"].tolist() == [512, 1024, 1536, 2048] and (np.diff(updates["seconds"]) >= 0).all()
+    [about] = (tmp_path / "ours").glob("CartPole-v1__ppo__1__total_timesteps=2048.json")
+    about = json.loads(about.read_text())
+    assert about["command"] == "python ppo.py --env-id CartPole-v1 --seed 1 --total-timesteps 2048"
+    assert about["options"] == {"total_timesteps": 2048} and about["machine"] == "a test"
+    assert about["steps"] == about["steps_wanted"] == 2048 and "torch" in about["versions"]
+    hashed = subprocess.run(["git", "hash-object", run / "ppo.py"], capture_output=True, text=True, check=True)
+    assert about["source"] == hashed.stdout.strip()
+
+
+def test_a_run_counts_up_to_its_checkpoint_and_gives_way_to_a_longer_one(folder, run, tmp_path):
+    part = stopped(folder)
+    assert "1536 of 2048 steps" in collect.collect(part, tmp_path / "results", None)
+    assert table(tmp_path / "results", "updates")["step"].tolist() == [512, 1024, 1536]
+    assert table(tmp_path / "results", "episodes")["step"].max() <= 1536
+    about = json.loads((run / "run.json").read_text())
+    about["args"]["seed"] = 2  # as if the other had been done
+    (run / "run.json").write_text(json.dumps(about))
+    assert "collected: " in collect.collect(run, tmp_path / "results", None)
+    assert "left out: " in collect.collect(part, tmp_path / "results", None)
+    assert table(tmp_path / "results", "updates")["step"].max() == 2048
+
+
+def test_the_commit_is_the_first_with_the_script_as_it_was_run():
+    found = collect.commit("ppo.py", b"not a script\n")
+    assert found == {"commit": None, "source": "75ea052ce95cffea8301d3061801cc8fc423cc1e"}
+    history = subprocess.run(["git", "log", "--format=%H", "--", "ppo.py"], cwd=ROOT, capture_output=True, text=True)
+    for commit in history.stdout.split()[:1]:  # none without a checkout
+        text = subprocess.run(["git", "show", f"{commit}:ppo.py"], cwd=ROOT, capture_output=True, check=True).stdout
+        assert collect.commit("ppo.py", text)["commit"] == commit
+
+
+BASELINES = """#!/usr/bin/env python3
+# Writes what baselines.run does: its log, and a monitor for each environment.
+import json, sys
+from pathlib import Path
+if sys.argv[1:3] == ["-m", "pip"]:
+    print(json.dumps([dict(name="tensorflow", version="1.15.5"), dict(name="absl-py", version="1")]))
+    sys.exit()
+options = dict(word.lstrip("-").split("=", 1) for word in sys.argv[3:])
+log = Path(options["log_path"])
+(log / "options.json").write_text(json.dumps(options))
+names = "loss/policy_loss loss/value_loss loss/policy_entropy loss/approxkl loss/clipfrac misc/explained_variance fps"
+with open(log / "progress.csv", "w") as file:
+    print(*names.split(), "misc/time_elapsed", "misc/total_timesteps", sep=",", file=file)
+    for update in range(1, int(float(options["num_timesteps"])) // 512 + 1):
+        print(*[0.5] * 7, update * 2.0, update * 512, sep=",", file=file)
+for i in range(4):
+    (log / f"0.{i}.monitor.csv").write_text(f'#{{"t_start": 1.0}}\\nr,l,t\\n{i}.5,{100 + i},1.25\\n7,20,2.5\\n')
+"""
+
+
+def test_a_run_of_ppo2(tmp_path, monkeypatch):
+    """With a stand-in for the Python that has baselines: its options arrive, it is done once, and it is collected."""
+    (tmp_path / "python").write_text(BASELINES.replace("/usr/bin/env python3", sys.executable))
+    (tmp_path / "python").chmod(0o755)
+    monkeypatch.setenv("BASELINES_PYTHON", str(tmp_path / "python"))
+    words = ["ppo2_copy", "--env=CartPole-v1", "--num_timesteps=5e5", "--num_env=4", "--lr=lambda f: f * 2.5e-4"]
+    run = sweep.PPO2(words, "3", "2000", tmp_path)
+    assert not run.done()
+    assert sweep.start(run, tmp_path).wait() == 0
+    assert sweep.start(run, tmp_path) == "done"
+    options = json.loads((run.folder / "options.json").read_text())
+    assert options["lr"] == "lambda f: f * 2.5e-4" and options["seed"] == "3" and options["alg"] == "ppo2"
+    assert "1536 steps, 8 episodes" in collect.collect(run.folder, tmp_path / "results", None)
+    episodes, updates = table(tmp_path / "results", "episodes"), table(tmp_path / "results", "updates")
+    assert episodes["step"].tolist() == [400, 404, 408, 412, 480, 484, 488, 492]  # 4 environments step together
+    assert episodes["return"].tolist() == [0.5, 1.5, 2.5, 3.5, 7, 7, 7, 7]
+    assert updates["step"].tolist() == [512, 1024, 1536] and updates["seconds"].tolist() == [2, 4, 6]
+    [about] = (tmp_path / "results" / "ppo2").glob("CartPole-v1__ppo2_copy__3.json")
+    about = json.loads(about.read_text())
+    assert about["steps_wanted"] == 1536 and about["versions"] == {"tensorflow": "1.15.5"}
+    (run.folder / "0.2.monitor.csv").unlink()
+    with pytest.raises(collect.Broken, match="3 updates and 3 monitors"):
+        collect.collect(run.folder, tmp_path / "results", None)
+
+
+# THE REPORT
+
+
+def test_the_readme_has_the_scores_of_the_results():
+    """make report writes the table. What the README says beside it of the run on Breakout is true as well."""
+    text = (ROOT / "README.md").read_text()
+    experiments = report.experiments_of(ROOT / "benchmark" / "results")
+    assert len(experiments) >= 8
+    assert report.put_into_readme(text, report.readme_table(experiments)) == text
+    [breakout] = [one for one in experiments if one.script == "ppo_atari" and "Breakout" in one.env_id]
+    [first, *others] = breakout.ours
+    means = report.last_100(first.episodes, "return")
+    sentence = r"at (\S+) after its first 100 games, at (\S+) after ([\d,]+) steps and at (\S+) after ([\d,]+)\."
+    said = re.search(sentence.replace(" ", r"\s+"), text)
+    assert said[1] == f"{means[99]:.1f}" and not others
+    for score, step in (said.group(2, 3), said.group(4, 5)):
+        assert score == f"{means[first.episodes['step'] <= int(step.replace(',', ''))][-1]:.1f}"
+
+
+def test_the_verdict():
+    assert report.compare([1.0], [1.0, 2.0]) is None
+    assert report.compare([-200.0] * 3, [-200.0] * 3).verdict == "every run scores the same"
+    better, worse = [10.0, 11.0, 12.0, 11.5], [1.0, 2.0, 1.5]
+    assert report.compare(better, worse).verdict == "ours is better"
+    assert report.compare(worse, better).verdict == "ours is worse"
+    assert report.compare([1.0, 9.0, 5.0], [2.0, 8.0, 6.0]).verdict == "cannot be told apart"
+
+
+def test_the_visible_difference_is_seen_8_times_out_of_10():
+    rng = np.random.default_rng(0)
+    ours, ppo2 = rng.normal(size=(2000, 10)), rng.normal(size=(2000, 10))
+    unit = (ours[0] - ours[0].mean()) / ours[0].std(ddof=1)  # exactly the spread that the draws have on average
+    visible = report.compare(unit, unit).visible
+    p = report.stats.ttest_ind(ours + visible, ppo2, axis=1, equal_var=False).pvalue
+    assert 0.77 < np.mean(p < 0.05) < 0.83
+
+
+def test_interquartile_means_and_their_interval():
+    assert report.iqm(np.array([0.0, 1, 2, 3, 4, 5, 6, 1000])) == 3.5
+    low, high = report.interval((np.arange(100.0),), report.iqm)
+    assert 40 < low < 48 and 51 < high < 59
+    assert report.interval((np.arange(3.0), np.array([1.0])), report.iqm) is None
+
+
+def test_curves():
+    """Of updates the mean between two points, of episodes the mean of the last 100; nothing beyond a run's end."""
+    steps = np.arange(1, 301) * 10.0
+    numbers = np.random.default_rng(0).normal(size=300)
+    tables = {"step": steps, "seconds": steps / 10, "return": numbers, "length": numbers, "entropy": numbers}
+    run, grid = report.Run({}, tables, tables), np.arange(1, 13) * 300.0
+    values = report.sample(run, "entropy", "step", grid)
+    np.testing.assert_allclose(values[:10], numbers.reshape(10, 30).mean(1))
+    assert np.isnan(values[10:]).all()
+    expected = [numbers[max(0, end - 100) : end].mean() for end in range(30, 301, 30)]
+    np.testing.assert_allclose(report.sample(run, "return", "step", grid)[:10], expected)
+    assert run.score == pytest.approx(numbers[-100:].mean())
+    np.testing.assert_allclose(report.sample(run, "SPS", "seconds", grid / 10)[:10], 10)
+
+
+def test_the_page_stands_alone(run, folder, tmp_path, monkeypatch):
+    """With runs of ours beside runs of ppo2 of as many steps: a section with a chart, and nothing from the network."""
+    results = tmp_path / "results"
+    collect.collect(run, results, None)
+    collect.collect(stopped(folder), results, None)
+    [about] = results.glob("ours/*__1__*.json")
+    (results / "ppo2").mkdir()
+    for seed in (1, 2, 3):
+        to = results / "ppo2" / f"CartPole-v1__ppo2_copy__{seed}"
+        for kind in ("episodes", "updates"):
+            content = lzma.open(f"{str(about)[:-5]}.{kind}.csv.xz", "rt").read()
+            rows = list(csv.reader(content.splitlines()))
+            rows = [[*row[:2], *(f"{float(x) + seed}" for x in row[2:])] if i else row for i, row in enumerate(rows)]
+            text = "\n".join(map(",".join, rows)) + "\n"
+            Path(f"{to}.{kind}.csv.xz").write_bytes(lzma.compress(text.encode()))
+        changed = {"script": "ppo2_copy", "seed": seed, "versions": {"tensorflow": "1.15.5"}}
+        Path(f"{to}.json").write_text(json.dumps(json.loads(about.read_text()) | changed))
+    monkeypatch.setattr(sys, "argv", ["", "--results", str(results), "--output", str(tmp_path / "report.html")])
+    report.main()
+    page = (tmp_path / "report.html").read_text()
+    assert not re.search(r'<script[^>]+src=|<link|<img|src="http', page.replace(report.get_plotlyjs(), ""))
+    [figure] = re.findall(r'<script type="application/json" id="f0">(.*?)</script>', page)
+    names = [trace.get("name") for trace in json.loads(figure)["data"]]
+    assert {"ours (2)", "ppo2 (3)", "ours, seed 2", "ppo2, seed 3"} <= set(names)
+    assert "CartPole-v1 · ppo.py --total-timesteps 2048, 2k steps" in page
+    assert '<td class="bad">1,536 of 2,048</td>' in page
+    [experiment] = report.experiments_of(results)
+    assert report.statement(experiment).endswith(": too few runs to compare.")
+    assert report.statement(experiment) in page
+
+
+def test_no_results_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["", "--results", str(tmp_path)])
+    with pytest.raises(SystemExit, match="error: .* holds no runs"):
+        report.main()
