@@ -18,14 +18,16 @@ lint: .venv/dev.stamp
 speed: .venv/atari,envpool,mujoco.stamp
 	$(BIN)/python benchmark/speed $(ARGS)
 
-# benchmark/report.html and the README's table of scores, from benchmark/results
-report: .venv/benchmark.stamp
+# benchmark/report.html and the README's scores, from benchmark/results
+report: .venv/benchmark,dev.stamp
 	$(BIN)/python benchmark/report.py --readme
+	$(BIN)/python docs/diffs.py
 
 # The whole way from a sweep to a report, on CartPole in a minute: build/small/report.html
 benchmark-small: .venv/benchmark.stamp
 	rm -rf build/small
-	FOLDER=build/small SEEDS="1 2" WORKERS=2 TOTAL_TIMESTEPS=20000 benchmark/ours/classic_control.sh CartPole-v1
+	PYTHON=$(BIN)/python FOLDER=build/small SEEDS="1 2" WORKERS=2 TOTAL_TIMESTEPS=20000 \
+	    benchmark/ours/classic_control.sh CartPole-v1
 	$(BIN)/python benchmark/collect.py --results build/small/results build/small/runs/*
 	$(BIN)/python benchmark/report.py --results build/small/results --output build/small/report.html
 

@@ -27,6 +27,7 @@ PAIRS = {
     "ppo_atari_lstm": "ppo2_lstm", "ppo_atari_envpool": None, "ppo_procgen": None, "ppo_multidiscrete": None,
     "ppo_multidiscrete_mask": None,
 }  # fmt: skip
+FIRST = {"CartPole-v1", "HalfCheetah-v4", "BreakoutNoFrameskip-v4", "Breakout-v5", "starpilot", "MicrortsMining-v1"}
 COLORS = {"ours": "#1f5fbf", "ppo2": "#d9730d"}
 METRICS = {
     "length": "episode length", "policy_loss": "policy loss", "value_loss": "value loss", "entropy": "entropy",
@@ -133,7 +134,8 @@ def experiments_of(results):
             wanted = ours[0].about["steps_wanted"]
             ppo2 = [run for run in ppo2 if run.about["steps"] == wanted] if any(run.finished for run in ours) else []
             table.append(Experiment(script, env_id, json.loads(options), ours, ppo2))
-    return sorted(table, key=lambda one: (list(PAIRS).index(one.script), one.env_id, str(one.options)))
+    order = list(PAIRS).index
+    return sorted(table, key=lambda one: (order(one.script), one.env_id not in FIRST, one.env_id, str(one.options)))
 
 
 def iqm(scores, axis=-1):
