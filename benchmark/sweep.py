@@ -41,8 +41,11 @@ class Ours:
         self.options += ["--total-timesteps", total_timesteps] if total_timesteps else []
         module = importlib.import_module(self.script)
         self.args = dataclasses.asdict(tyro.cli(module.Args, args=self.options))
+        default = dataclasses.asdict(module.Args())
         self.start = f"{self.args['env_id']}__{self.script}__{seed}".replace("/", "-")
-        self.name = f"{self.start}__{self.args['total_timesteps']}"
+        named = NOT_THE_EXPERIMENT | {"env_id", "seed", "total_timesteps"}
+        others = [f"{key}={value}" for key, value in self.args.items() if key not in named and value != default[key]]
+        self.name = "__".join([self.start, str(self.args["total_timesteps"]), *others])
 
     def same(self, args):
         """Whether a run with `args` is this one. Runs from before an option existed count as of its default."""

@@ -92,6 +92,8 @@ def test_a_sweep_knows_a_run_by_script_and_options(folder):
     for other in [*others, make("ppo.py --gamma 0.9"), make("ppo.py --anneal-clip"), make(seed="2")]:
         assert not other.done()
         assert ("--resume" in other.command()) == (other.args["seed"] == 2)
+    assert len({one.name for one in [make(), *others]}) == 5
+    assert make("ppo.py --gamma 0.9").name == "CartPole-v1__ppo__1__2048__gamma=0.9"
 
 
 def test_two_sweeps_do_not_make_the_same_run(tmp_path, monkeypatch):
