@@ -389,7 +389,7 @@ def post_rows(experiments):
     same = {one.env_id: one for one in experiments if one.env_id in ids and not one.options
             and one.script in ("ppo_atari", "ppo_continuous_action")}  # fmt: skip
     rows = list(POST)
-    for side, name in (("ppo2", "ppo2 (ea25b9e), run here, 1M"), ("done", "ours, run here, MuJoCo 1M steps")):
+    for side, name in (("ppo2", "ppo2 (ea25b9e), run here, 1M steps"), ("done", "ours, run here, MuJoCo 1M steps")):
         cells = []
         for env_id in sorted(ids, key=lambda env_id: GAMES.index(re.match("[A-Z][A-Za-z]*?2?d?(?=No|-)", env_id)[0])):
             runs = getattr(same[env_id], side) if env_id in same else []
