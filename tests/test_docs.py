@@ -111,6 +111,13 @@ def test_size_of_all_diffs():
     assert len(sizes) == len(children) and f"**+{added} -{removed}**" in README
 
 
+def test_the_example_changes_lines_that_are_there():
+    quoted = re.search(r"In `my_ppo.py` the line `(.*?)` becomes", README)[1]
+    assert text(parents["ppo"]).count(quoted) == 1
+    below = text(parents["ppo"]).split("# [core 9]")[1].splitlines()[1:3]
+    assert "clipped_values =" in below[0] and "value_loss =" in below[1]
+
+
 # the page
 
 
