@@ -68,9 +68,12 @@ HTML = """<!DOCTYPE html>
 <body>
 <h1>The diffs of the PPO scripts</h1>
 <p>Each script is shown beside its parent: what it removes on the left, what it adds on the right. The row above a
-change names the implementation details that it is about. A mark such as {example} leads to its row in docs/details.md, at
-the end of this page: where openai/baselines' ppo2 has it, and what studies found.</p>
-<div class="text"><table><tr><th>diff</th><th>details that it adds or changes</th><th>lines</th></tr>{contents}</table></div>
+change names the implementation details that it is about. A mark such as {example} leads to its row in docs/details.md,
+at the end of this page: where openai/baselines' ppo2 has it, and what studies found.</p>
+<div class="text"><table>
+<tr><th>diff</th><th>details that it adds or changes</th><th>lines</th></tr>
+{contents}
+</table></div>
 {sections}
 <section class="text" id="details"><h2>docs/details.md</h2>{details}</section>
 </body>
