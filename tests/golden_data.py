@@ -14,6 +14,7 @@ import ppo_atari
 import ppo_atari_lstm
 import ppo_continuous_action
 import ppo_multidiscrete
+import ppo_procgen
 import ppo_shared
 
 
@@ -51,9 +52,10 @@ def dense_after_images(height, width, channels):
     return lambda array: array.reshape(height, width, channels, -1).transpose(3, 2, 0, 1).reshape(array.shape[1], -1)
 
 
-def layer(theirs, ours, layout=dense):
-    """The rows of `Config.parameters` for a layer with weights and biases."""
-    return {f"{theirs}/w": (f"{ours}.weight", layout), f"{theirs}/b": (f"{ours}.bias", bias)}
+def layer(theirs, ours, layout=dense, names=("w", "b")):
+    """The rows of `Config.parameters` for a layer with weights and biases, and ppo2's names of these two."""
+    weight, of_bias = names
+    return {f"{theirs}/{weight}": (f"{ours}.weight", layout), f"{theirs}/{of_bias}": (f"{ours}.bias", bias)}
 
 
 def log_softmax(pdflat):
@@ -157,6 +159,12 @@ POLICY_TRUNK = layer("pi/mlp_fc0", "policy_trunk.0") | layer("pi/mlp_fc1", "poli
 VALUE_TRUNK = layer("vf/mlp_fc0", "value_trunk.0") | layer("vf/mlp_fc1", "value_trunk.2")
 CNN = layer("pi/c1", "trunk.0", convolution) | layer("pi/c2", "trunk.2", convolution)
 CNN |= layer("pi/c3", "trunk.4", convolution) | layer("pi/fc1", "trunk.7", dense_after_images(7, 7, 64))
+OF_TF = ("kernel", "bias")  # a layer's variables where ppo2 leaves their names to TensorFlow
+IMPALA = layer("pi/layer_15", "trunk.14", dense_after_images(8, 8, 32), OF_TF)
+for stage in range(3):  # each a convolution, the pooling, and two blocks of two convolutions
+    for i, place in enumerate(("{0}", "{1}.0", "{1}.2", "{2}.0", "{2}.2")):
+        ours = "trunk." + place.format(4 * stage, 4 * stage + 2, 4 * stage + 3)
+        IMPALA |= layer(f"pi/layer_{5 * stage + i}", ours, convolution, OF_TF)
 HEADS = layer("pi", "policy") | layer("vf", "value")
 LSTM = {
     "pi/lstm/wx": ("lstm.weight_ih_l0", lambda array: gates(array.T)),
@@ -190,5 +198,9 @@ CONFIGS = {
     "mlp_multidiscrete": Config(
         ppo_multidiscrete, box(7), gym.spaces.MultiDiscrete([3, 4, 2]), TRUNK | HEADS,
         pdflat=log_softmax_of_components, policy_numbers=lambda policy: torch.cat(policy.logits, dim=-1),
+    ),
+    "impala": Config(
+        ppo_procgen, gym.spaces.Box(0, 255, (3, 64, 64), np.uint8), gym.spaces.Discrete(15), IMPALA | HEADS,
+        channels_first,
     ),
 }  # fmt: skip

@@ -328,6 +328,13 @@ def test_minibatches_are_slices_of_the_shuffled_rollout(script, case, monkeypatc
 # initial weights
 
 
+def assert_same_uniform(weight, mean, std, low, high):
+    """That weights without the orthogonal form are uniform between bounds which ppo2's, of these moments, have too."""
+    error = 1 / np.sqrt(weight.size)
+    np.testing.assert_allclose([weight.min(), weight.max()], [low, high], rtol=0.03)
+    np.testing.assert_allclose(weight.std(), std, rtol=2 * error)  # a normal of these bounds would have half of it
+    assert abs(weight.mean()) < 3 * std * error and abs(mean) < 3 * std * error
+
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_initial_weights(name, seed):
@@ -337,9 +344,12 @@ def test_initial_weights(name, seed):
     weights = config.unload(config.agent().state_dict(), shapes(recorded))
     assert set(weights) == set(init["param_names"])
     for name, weight in weights.items():
-        if name.endswith("/b"):
+        if name.endswith(("/b", "/bias")):
             assert init[f"{name}/norm"] == 0
             assert not weight.any()
+            continue
+        if name.endswith("/kernel"):
+            assert_same_uniform(weight, *init[f"{name}/moments"])
             continue
         matrix = weight.reshape(-1, weight.shape[-1]).astype(np.float64)
         kind = str(init[f"{name}/gram_kind"])

@@ -1,4 +1,7 @@
-"""Normalize of ppo_continuous_action.py: equal to ppo2's VecNormalize, saved with the run, strict about its input."""
+"""Normalize of ppo_continuous_action.py: equal to ppo2's VecNormalize, saved with the run, strict about its input.
+
+And that of ppo_procgen.py, which leaves observations alone.
+"""
 
 import io
 
@@ -9,6 +12,7 @@ import torch
 from golden_data import load
 
 import ppo_continuous_action as script
+import ppo_procgen
 
 
 class Recorded(gym.vector.VectorEnv):
@@ -65,6 +69,28 @@ def test_equals_vecnormalize(envs, data):
     np.testing.assert_allclose(envs.returns, data["full/second_reset_ret"], rtol=0, atol=0)
     for ours, theirs in ((envs.obs_stats.mean, "mean"), (envs.obs_stats.var, "var"), (envs.obs_stats.count, "count")):
         np.testing.assert_allclose(ours, data[f"full/second_reset_ob_{theirs}"], rtol=1e-9)
+
+
+def test_equals_vecnormalize_of_rewards_alone(data):
+    """The same of ppo_procgen.py's; the observations are the environments' own. Through a file after half of it."""
+    envs = ppo_procgen.Normalize(Recorded(data), 0.99)
+    np.testing.assert_array_equal(envs.reset()[0], data["in_obs"][0])
+    for t in range(200):
+        for name, value in envs.state_dict().items():
+            np.testing.assert_allclose(value, data[f"procgen/ret_{name}"][t], rtol=1e-9, err_msg=f"{name} {t}")
+        np.testing.assert_allclose(envs.returns, data["procgen/ret_after"][t], rtol=1e-9)
+        obs, rewards, *_ = envs.step(np.zeros((3, 2), np.float32))
+        np.testing.assert_array_equal(obs, data["in_obs"][t + 1])
+        np.testing.assert_allclose(rewards, data["procgen/rews"][t], rtol=0, atol=2e-6)
+        if t == 100:
+            file, saved = io.BytesIO(), envs
+            torch.save(saved.state_dict(), file)
+            file.seek(0)
+            envs = ppo_procgen.Normalize(saved.env, 0.99)
+            envs.returns = saved.returns
+            envs.load_state_dict(torch.load(file, weights_only=True))
+    np.testing.assert_array_equal(envs.reset()[0], data["in_second_reset_obs"])
+    np.testing.assert_array_equal(envs.returns, data["procgen/second_reset_ret"])
 
 
 def test_final_observations_are_scaled_and_do_not_count(envs, data):

@@ -99,14 +99,23 @@ SCRIPTS = [
     Script("ppo_multidiscrete_mask", "ppo_multidiscrete", ("aux", 4, 4), lines=510, **SEVERAL),
 ]  # fmt: skip
 ATARI = next(script for script in SCRIPTS if script.name == "ppo_atari")
-# those whose runs have tests of their own: test_lstm.py, test_envpool.py
+# those whose runs have tests of their own: test_lstm.py, test_envpool.py, test_procgen.py
 LSTM = ATARI._replace(name="ppo_atari_lstm", parent="ppo_atari", marks=("lstm", 1, 5), lines=560)
 ENVPOOL = ATARI._replace(
     name="ppo_atari_envpool", parent="ppo_atari", marks=("core", 1, 1), near_miss=("Breakut-v5", "Breakout-v5"),
     packages=("envpool",), defaults=ATARI.defaults | {"env_id": "Breakout-v5"},
 )  # fmt: skip
+PROCGEN = ATARI._replace(
+    name="ppo_procgen", parent="ppo_shared", marks=("procgen", 1, 1), lines=500, packages=("envpool",),
+    near_miss=("starpilt", "StarpilotEasy"),
+    defaults={
+        "total_timesteps": 25_000_000, "num_envs": 64, "num_steps": 256, "num_minibatches": 8, "update_epochs": 3,
+        "learning_rate": 5e-4, "anneal_lr": False, "gamma": 0.999, "env_id": "starpilot",
+        "distribution_mode": "easy", "num_levels": 0, "start_level": 0, "reward_gamma": 0.99,
+    },
+)  # fmt: skip
 every_script = pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
-every_text = pytest.mark.parametrize("script", [*SCRIPTS, LSTM, ENVPOOL], ids=lambda script: script.name)
+every_text = pytest.mark.parametrize("script", [*SCRIPTS, LSTM, ENVPOOL, PROCGEN], ids=lambda script: script.name)
 
 
 class Toy(gym.Env):

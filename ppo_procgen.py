@@ -1,0 +1,495 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = [
+#   "gymnasium>=1.4", "numpy>=2.0", "tensorboard>=2.20", "torch>=2.13", "tqdm>=4.67", "tyro>=1.0", "envpool>=1.2",
+# ]
+# ///
+"""PPO for Procgen: ppo_shared.py with the IMPALA network of openai/baselines' ppo2, and rewards normalised.
+
+    python ppo_procgen.py --env-id starpilot        (python ppo_procgen.py --help lists every option)
+
+A mark such as [core 5] names the implementation detail that its line carries; docs/details.md explains each.
+"""
+
+import dataclasses
+import difflib
+import importlib.metadata
+import io
+import json
+import math
+import os
+import pickle
+import signal
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import gymnasium as gym
+import numpy as np
+import torch
+import tyro
+from gymnasium.wrappers.utils import RunningMeanStd
+from torch import nn
+from torch.utils.tensorboard import SummaryWriter
+from tqdm import tqdm
+
+
+@dataclasses.dataclass(frozen=True)
+class Args:
+    # run
+    seed: int = 1  # seed of every random generator; environment i gets seed + i
+    cuda: bool = True  # use the GPU where there is one
+    threads: int = torch.get_num_threads()  # of torch on the CPU
+    compile: bool = False  # compile the gradient: faster updates after some seconds; on the CPU it needs a C++ compiler
+    track: bool = False  # log to Weights & Biases too; its variables apply (WANDB_MODE=offline, WANDB_PROJECT, ...)
+    capture_video: bool = False  # film environment 0 into the run's folder
+    save_every: int = 100  # updates between checkpoints; 0: only at the end
+    resume: str | None = None  # folder (or checkpoint) of a run to go on with; options not given are as they were there
+    # environment
+    env_id: str = "starpilot"  # one of the 16 games
+    distribution_mode: str = "easy"  # or hard; some games have extreme, memory or exploration too
+    num_levels: int = 0  # levels that there are, drawn for each episode; 0: all that the game can make
+    start_level: int = 0  # the first of them
+    num_envs: int = 64  # environments stepped together, N
+    # rollout
+    total_timesteps: int = 25_000_000  # environment steps in all, over all environments
+    num_steps: int = 256  # steps of each environment between two updates, M
+    gamma: float = 0.999  # discount
+    reward_gamma: float = 0.99  # discount of the returns that rewards are scaled by (ppo2: 0.99, whatever gamma is)
+    gae_lambda: float = 0.95  # lambda of generalized advantage estimation
+    bootstrap_truncated: bool = False  # value the state in which a time limit cut an episode (ppo2: an end as any)
+    # update
+    learning_rate: float = 5e-4  # Adam's step size
+    anneal_lr: bool = False  # let it fall linearly to 0
+    num_minibatches: int = 8  # minibatches in an epoch
+    update_epochs: int = 3  # epochs over each rollout
+    clip_coef: float = 0.2  # clip range of the policy's ratio and of the value
+    anneal_clip: bool = False  # let it fall linearly to 0 [aux 1]
+    ent_coef: float = 0.01  # weight of the entropy bonus
+    vf_coef: float = 0.5  # weight of the value loss
+    max_grad_norm: float = 0.5  # largest norm of the gradient
+    target_kl: float | None = None  # end an update's epochs once the approximate KL divergence exceeds this [aux 3]
+
+
+class EnvPool(gym.vector.VectorEnv):
+    """[procgen 1] N games in C++ threads, as gymnasium's vector environments with AutoresetMode.SAME_STEP."""
+
+    def __init__(self, make, num_envs):
+        self.make, self.pool, self.num_envs = make, make(1), num_envs
+        self.single_observation_space, self.single_action_space = self.pool.observation_space, self.pool.action_space
+
+    def reset(self, seed=None, options=None):
+        self.pool = self.pool if seed is None else self.make(seed)  # EnvPool can be seeded only when it is made
+        self.scores, self.lengths = np.zeros(self.num_envs), np.zeros(self.num_envs, dtype=int)
+        return self.pool.reset()[0], {}
+
+    def step(self, actions):
+        obs, rewards, terminated, truncated, _ = self.pool.step(actions)
+        self.scores, self.lengths = self.scores + rewards, self.lengths + 1
+        infos, done = {}, terminated | truncated
+        if done.any():
+            episodes = {"episode": {"r": self.scores, "l": self.lengths}, "_episode": done}
+            infos = {"final_obs": obs.copy(), "final_info": episodes}
+            self.scores, self.lengths = self.scores * ~done, self.lengths * ~done
+            # EnvPool ignores the action in the step after an end: that step is made here, and nobody trains on it
+            obs[done] = self.pool.step(np.zeros(done.sum(), dtype=int), np.flatnonzero(done))[0]
+        return obs, rewards, terminated, truncated, infos
+
+
+class Normalize(gym.vector.VectorWrapper):
+    """[procgen 1] Scales rewards alike in all environments, and leaves observations alone (VecNormalize, ob=False)."""
+
+    def __init__(self, envs, gamma):
+        super().__init__(envs)
+        self.return_stats, self.gamma = RunningMeanStd(), gamma
+
+    def reset(self, **kwargs):
+        self.returns = np.zeros(self.num_envs)
+        return self.env.reset(**kwargs)
+
+    def step(self, actions):
+        obs, rewards, terminated, truncated, infos = self.env.step(actions)
+        self.returns = self.returns * self.gamma + rewards
+        self.return_stats.update(self.returns)
+        rewards = np.clip(rewards / np.sqrt(self.return_stats.var + 1e-8), -10, 10)
+        self.returns[terminated | truncated] = 0
+        return obs, rewards, terminated, truncated, infos
+
+    def state_dict(self):
+        return {name: float(value) for name, value in vars(self.return_stats).items()}
+
+    def load_state_dict(self, state):
+        vars(self.return_stats).update(state)
+
+
+def make_envs(args, folder):
+    """[core 1] N environments stepped as one; an ended episode restarts in the same step (common/cmd_util.py)."""
+    envpool = importlib.import_module("envpool")  # [procgen 1]
+    games = [name[:-3] for name, spec in envpool.registration.registry.specs.items() if spec[0] == "envpool.procgen"]
+    game = args.env_id.title() + args.distribution_mode.title()  # the id is StarpilotEasy-v0
+    if game not in games:
+        near = [x for x in games if args.env_id.title() in x] or difflib.get_close_matches(game, games, cutoff=0)
+        sys.exit(f"error: Procgen has no {args.env_id} with the mode {args.distribution_mode}, but {', '.join(near)}")
+    if args.capture_video:
+        sys.exit("error: --capture-video: EnvPool has nothing to film with")
+    options = {name: getattr(args, name) for name in ("num_envs", "num_levels", "start_level")}
+    try:
+        envs = EnvPool(lambda seed: envpool.make_gymnasium(f"{game}-v0", seed=seed % 2**31, **options), args.num_envs)
+    except ImportError as error:  # EnvPool's words: Procgen needs the Qt 5 of the system
+        sys.exit(f"error: {error} On Debian libqt5gui5 is enough.")
+    return Normalize(envs, args.reward_gamma)
+
+
+class Categorical:
+    """Distribution over A discrete actions, from logits float32 [B, A]."""
+
+    def __init__(self, logits):
+        self.logits = logits.log_softmax(-1)
+
+    def sample(self):
+        """Actions, int64 [B]: the argmax after Gumbel noise (common/distributions.py)."""
+        return (self.logits - torch.empty_like(self.logits).exponential_().log()).argmax(-1)
+
+    def log_prob(self, actions):
+        """Log probabilities, float32 [B], of actions int64 [B]."""
+        return self.logits.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
+
+    def entropy(self):
+        """Entropies, float32 [B]."""
+        return -(self.logits.exp() * self.logits).sum(-1)
+
+
+def layer_init(layer, std=math.sqrt(2)):
+    """[core 2] The layer, its weights orthogonal with gain `std`, its biases zero (a2c/utils.py)."""
+    nn.init.orthogonal_(layer.weight, std)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+class Residual(nn.Sequential):
+    """[procgen 1] Layers and a way around them, float32 [B, depth, H, W] to the same."""
+
+    def forward(self, x):
+        return super().forward(x.relu()).add_(x)
+
+
+def impala_cnn(channels):
+    """[procgen 1] Network of Espeholt et al. (2018), float32 [B, channels, 64, 64] to [B, 256] (common/models.py)."""
+    layers = []
+    for inputs, depth in ((channels, 16), (16, 32), (32, 32)):
+        first, a, b, c, d = (nn.Conv2d(size, depth, 3, padding=1) for size in (inputs, depth, depth, depth, depth))
+        layers += first, nn.MaxPool2d(3, stride=2, ceil_mode=True)  # over the edge at the bottom and the right alone
+        layers += Residual(a, nn.ReLU(inplace=True), b), Residual(c, nn.ReLU(inplace=True), d)
+    network = nn.Sequential(*layers, nn.Flatten(), nn.ReLU(), nn.Linear(32 * 8 * 8, 256), nn.ReLU())
+    for name, weights in network.named_parameters():
+        nn.init.zeros_(weights) if name.endswith("bias") else nn.init.xavier_uniform_(weights)  # as in tf.layers
+    return network.to(memory_format=torch.channels_last)
+
+
+class Agent(nn.Module):
+    """[core 13] Policy and value from one network with two heads (value_network=None in common/policies.py)."""
+
+    def __init__(self, envs):
+        super().__init__()
+        channels, actions = envs.single_observation_space.shape[0], envs.single_action_space.n  # [procgen 1] images
+        self.trunk = impala_cnn(channels)  # [core 13] [procgen 1]
+        self.policy = layer_init(nn.Linear(256, actions), std=0.01)
+        self.value = layer_init(nn.Linear(256, 1), std=1.0)
+
+    def forward(self, obs):
+        """The policy in B observations, uint8 [B, channels, 64, 64], and their values, float32 [B]."""
+        size = 64 if obs.is_cpu else len(obs)  # [procgen 1] a CPU is faster where it uses the same memory over again
+        hidden = torch.cat([self.trunk(x.to(memory_format=torch.channels_last) / 255.0) for x in obs.split(size)])
+        return Categorical(self.policy(hidden)), self.value(hidden).squeeze(-1)
+
+
+def gae(rewards, values, dones, next_value, next_done, gamma, gae_lambda):
+    """[core 5] Generalized advantage estimation, float32 [M, N]; numpy, in float64 between the steps (ppo2/runner.py).
+
+    rewards, values: float32 [M, N]; dones: bool [M, N], true where obs[t] opens an episode; next_*: [N]."""
+    nonterminal = 1.0 - np.append(dones, [next_done], axis=0)[1:]  # 0 where the next observation opens an episode
+    deltas = rewards + gamma * np.append(values, [next_value], axis=0)[1:] * nonterminal - values
+    advantages, advantage = np.zeros_like(values), 0.0
+    for t in reversed(range(len(deltas))):
+        advantages[t] = advantage = deltas[t] + gamma * gae_lambda * nonterminal[t] * advantage
+    return advantages
+
+
+class Batch(NamedTuple):  # the B = M * N steps of a rollout, or the B of a minibatch
+    obs: torch.Tensor  # [B, ...], as the environments give them
+    actions: torch.Tensor  # [B, ...]
+    logprobs: torch.Tensor  # float32 [B], of the actions when they were taken
+    values: torch.Tensor  # float32 [B], predicted when they were taken
+    returns: torch.Tensor  # float32 [B], advantages + values
+
+
+def ppo_loss(agent, minibatch, clip_coef, args):
+    """The loss of a minibatch, and a dict of scalars to log (ppo2/model.py)."""
+    policy, values = agent(minibatch.obs)
+    logratio = policy.log_prob(minibatch.actions) - minibatch.logprobs
+    ratio = logratio.exp()
+    # [core 7] normalization of advantages, in the minibatch, by the population's standard deviation
+    advantages = minibatch.returns - minibatch.values
+    advantages = (advantages - advantages.mean()) / (advantages.std(correction=0) + 1e-8)
+    # [core 8] clipped surrogate objective
+    policy_loss = torch.max(-advantages * ratio, -advantages * ratio.clamp(1 - clip_coef, 1 + clip_coef)).mean()
+    # [core 9] value function loss clipping
+    clipped_values = minibatch.values + (values - minibatch.values).clamp(-clip_coef, clip_coef)
+    value_loss = 0.5 * torch.max((values - minibatch.returns) ** 2, (clipped_values - minibatch.returns) ** 2).mean()
+    # [core 10] overall loss and entropy bonus
+    entropy = policy.entropy().mean()
+    loss = policy_loss - args.ent_coef * entropy + args.vf_coef * value_loss
+    # [core 12] debug variables; the "approxkl" of ppo2 is half the mean square of the log ratio
+    stats = dict(policy_loss=policy_loss, value_loss=value_loss, entropy=entropy)
+    with torch.no_grad():
+        stats |= dict(old_approx_kl=-logratio.mean(), approx_kl=(ratio - 1 - logratio).mean())
+        stats |= dict(approx_kl_ppo2=(logratio**2).mean() / 2, clipfrac=((ratio - 1).abs() > clip_coef).float().mean())
+    return loss, {name: scalar.detach() for name, scalar in stats.items()}
+
+
+def gradient(agent, minibatch, clip_coef, args):
+    """Gives parameters without a gradient that of a minibatch's loss, clipped; returns the scalars to log."""
+    loss, stats = ppo_loss(agent, minibatch, clip_coef, args)
+    loss.backward()
+    norm = torch.cat([p.grad.flatten() for p in agent.parameters() if p.requires_grad]).square().sum().sqrt()
+    nn.utils.clip_grads_with_norm_(agent.parameters(), args.max_grad_norm, norm)  # [core 11] global gradient clipping
+    return stats
+
+
+def gradient_step(agent, optimizer, minibatch, clip_coef, args, gradient=gradient):
+    """One step of Adam on the loss of a minibatch; returns the scalars to log. `gradient` may be compiled."""
+    optimizer.zero_grad()
+    stats = gradient(agent, minibatch, clip_coef, args)
+    group = optimizer.param_groups[0]
+    group["steps"] = group.get("steps", 0) + 1
+    group["eps"] = 1e-5 / math.sqrt(1 - 0.999 ** group["steps"])  # [core 3] 1e-5 as TensorFlow adds it: uncorrected
+    optimizer.step()
+    return stats
+
+
+# PLUMBING: the same in every script
+def load_checkpoint(path):
+    """(state, folder) of a run's newest checkpoint, or of the one given; reads plain values and runs no code."""
+    *older, file = sorted(Path(path).glob("checkpoint_*.pt")) or [Path(path)]
+    try:
+        state = torch.load(file, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError):
+        hint = f"; the one before is {older[-1]}" if older else ""
+        sys.exit(f"error: --resume {path}: {file} is not a whole checkpoint of plain values{hint}")
+    if state.get("script") != Path(__file__).name:
+        sys.exit(f"error: --resume {path}: a run of {state.get('script')}, not of {Path(__file__).name}")
+    return state, file.parent
+
+
+class Replay(gym.Wrapper):
+    """Remembers what brought its environment to where it is, so that a resumed run can bring its own there again."""
+
+    info = {"episode": None}
+
+    def reset(self, **kwargs):
+        if "episode" in self.info or kwargs.get("seed") is not None:  # a game begins; after a lost life it goes on
+            self.past = [kwargs, self.unwrapped.np_random.bit_generator.state]
+        else:
+            self.past.append(None)
+        obs, self.info = self.env.reset(**kwargs)
+        return obs, self.info
+
+    def step(self, action):
+        self.past.append(action.tolist())
+        *result, self.info = self.env.step(action)
+        return *result, self.info
+
+    def replay(self, past):
+        """Repeats the past of another: its start and its actions, None where it was reset."""
+        kwargs, self.unwrapped.np_random.bit_generator.state, *actions = past
+        self.reset(**kwargs)
+        for action in actions:
+            self.reset() if action is None else self.step(np.asarray(action, self.action_space.dtype))
+
+
+class Run:
+    """A run of the script: its random generators, folder, log, checkpoints and progress bar."""
+
+    def __init__(self, args):
+        """Ends the program where a number cannot work, seeds the generators, names the folder; writes nothing yet."""
+        for name, value in vars(args).items():
+            least = int(type(value) is int and name not in ("seed", "save_every", "num_levels", "start_level"))
+            if isinstance(value, int | float) and not least <= value < math.inf:
+                sys.exit(f"error: --{name.replace('_', '-')} must be a number from {least} up, not {value}")
+        self.batch_size = args.num_envs * args.num_steps
+        self.num_updates = args.total_timesteps // self.batch_size
+        if self.batch_size % args.num_minibatches or self.num_updates < 1:
+            sys.exit(f"error: a rollout is {self.batch_size} steps; --num-minibatches must divide it, training hold it")
+        torch.set_num_threads(args.threads)
+        torch.manual_seed(args.seed)
+        torch.backends.cudnn.deterministic = True
+        name = f"{args.env_id}__{Path(__file__).stem}__{args.seed}__{time.strftime('%Y%m%d-%H%M%S')}"
+        self.args, self.folder, self.state = args, Path("runs", name.replace("/", "-")), None
+        self.global_step, self.returns, self.signal = 0, [], 0
+        if args.resume is not None:
+            self.state, self.folder = load_checkpoint(args.resume)
+            self.global_step, self.returns = self.state["global_step"], self.state["returns"]
+            if (before := self.state["args"]["env_id"]) != args.env_id:
+                sys.exit(f"error: --resume {args.resume}: a run on {before}, not on {args.env_id}")
+
+    def start(self, envs, **parts):
+        """Opens folder and log; a resumed log is cut back to its checkpoint. `parts` are what a checkpoint saves.
+
+        Returns the observations [N, ...] and dones, bool [N], to begin with, and what else the checkpoint carries."""
+        self.parts = parts | ({"envs": envs} if hasattr(envs, "state_dict") else {})
+        self.replays = [env for env in getattr(envs.unwrapped, "envs", ()) if isinstance(env, Replay)]
+        carry, wandb = (), importlib.import_module("wandb") if self.args.track else None
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if self.state is not None:
+            for name, part in self.parts.items():
+                part.load_state_dict(self.state["parts"][name])
+            if 0 < len(self.replays) == len(self.state["pasts"]):
+                for env, past in zip(self.replays, self.state["pasts"], strict=True):
+                    env.replay(past)
+                carry = [tensor.numpy() for tensor in self.state["carry"]]
+            torch.set_rng_state(self.state["torch"])
+            torch.cuda.set_rng_state_all(self.state["cuda"][: torch.cuda.device_count()])
+            for file in self.folder.glob("events.*"):
+                os.truncate(file, self.state["log"].get(file.name, 0))
+            for newer in (f for f in self.folder.glob("checkpoint_*.pt") if f.stem[11:] > f"{self.global_step:012}"):
+                newer.unlink()
+        (self.folder / Path(__file__).name).write_bytes(Path(__file__).read_bytes())
+        versions = {"python": sys.version} | {p.name: p.version for p in importlib.metadata.distributions()}
+        about = {"command": sys.argv, "args": vars(self.args), "versions": versions}
+        (self.folder / "run.json").write_text(json.dumps(about, indent=2))
+        if wandb is not None:
+            wandb.init(id=self.folder.name, resume="allow", dir=self.folder, config=about, sync_tensorboard=True)
+        self.writer = SummaryWriter(self.folder)
+        print(f"{self.folder}: watch it with tensorboard --logdir {self.folder.parent}", flush=True)
+        return carry or (envs.reset(seed=self.args.seed + self.global_step)[0], np.zeros(self.args.num_envs, bool))
+
+    def stop(self, number, frame):
+        """On Ctrl-C or SIGTERM: ends the run after the update under way; once more ends the program at once."""
+        self.signal = number
+        signal.signal(number, signal.SIG_DFL)
+
+    def updates(self):
+        """Yields the updates to do, 1 to the last, and shows the progress: a bar, or now and then a line in a file."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self.stop)
+        first, start, done, last = self.global_step, time.time(), self.global_step // self.batch_size, self.num_updates
+        line = {"mininterval": 30, "bar_format": "{n_fmt}/{total_fmt}, {rate_fmt}, {remaining} left{postfix}\n"}
+        form = {"unit": " steps", "unit_scale": self.batch_size} | ({} if sys.stderr.isatty() else line)
+        for update in (bar := tqdm(range(done + 1, last + 1), initial=done, total=last, **form)):
+            yield update
+            self.writer.add_scalar("charts/SPS", (self.global_step - first) / (time.time() - start), self.global_step)
+            bar.set_postfix_str(f"return {np.mean(self.returns or math.nan):.4g}", refresh=False)
+            if update == last or self.signal or self.args.save_every and update % self.args.save_every == 0:
+                self.save()
+            if self.signal and update < last:
+                print(f"stopped; --resume {self.folder} goes on")
+                sys.exit(128 + self.signal)
+
+    def log_step(self, infos):
+        """Counts a step of the environments, and logs each episode that ended in it."""
+        self.global_step += self.args.num_envs
+        ended = infos.get("final_info", {})
+        for i in np.flatnonzero(ended.get("_episode", ())):
+            self.returns = [*self.returns[-99:], float(ended["episode"]["r"][i])]
+            self.writer.add_scalar("charts/episodic_return", self.returns[-1], self.global_step)
+            self.writer.add_scalar("charts/episodic_length", ended["episode"]["l"][i], self.global_step)
+
+    def log_update(self, update, scalars, **rollout):
+        """Logs the scalars of an update; ends the program where a number of the rollout or a loss is not finite."""
+        for name, scalar in scalars.items():
+            self.writer.add_scalar(name, scalar, self.global_step)
+        loss = torch.tensor(scalars["losses/policy_loss"] + scalars["losses/value_loss"])
+        for name, numbers in {**rollout, "loss": loss}.items():
+            if not numbers.isfinite().all():
+                sys.exit(f"error: NaN or inf in the {name} of update {update}; {self.folder} has the one before")
+
+    def save(self):
+        """Writes a checkpoint in full before it gets its name; keeps the newest two."""
+        self.writer.flush()
+        state = {"script": Path(__file__).name, "args": vars(self.args), "global_step": self.global_step}
+        state["parts"] = {name: part.state_dict() for name, part in self.parts.items()}
+        state |= {"pasts": [env.past for env in self.replays], "carry": [torch.as_tensor(x) for x in self.carry]}
+        state |= {"returns": self.returns, "torch": torch.get_rng_state(), "cuda": torch.cuda.get_rng_state_all()}
+        state["log"] = {file.name: file.stat().st_size for file in self.folder.glob("events.*")}
+        torch.save(state, whole := io.BytesIO())
+        try:
+            temporary = self.folder / "checkpoint.tmp"
+            temporary.write_bytes(whole.getbuffer())
+            temporary.replace(self.folder / f"checkpoint_{self.global_step:012}.pt")
+        finally:  # the disk may be full
+            temporary.unlink(missing_ok=True)
+        for old in sorted(self.folder.glob("checkpoint_*.pt"))[:-2]:
+            old.unlink()
+
+
+def main():
+    """Trains as the command line says; an error that the user can put right is one line, without a traceback."""
+    try:
+        args = tyro.cli(Args, description=__doc__)
+        if args.resume is not None:  # options that are not given stay as they were in that run
+            args = tyro.cli(Args, default=Args(**load_checkpoint(args.resume)[0]["args"]))
+        train(args)
+    except KeyboardInterrupt:  # before the first update
+        sys.exit(128 + signal.SIGINT)
+    except (OSError, ModuleNotFoundError, gym.error.Error) as error:
+        hint = f": pip install {error.name}" if getattr(error, "name", None) else ""
+        sys.exit(f"error: {error}{hint}")
+
+
+def train(args):
+    """Trains an agent and returns it. Raises SystemExit, before any training, where the arguments cannot work."""
+    run = Run(args)
+    device = torch.device("cuda" if args.cuda and torch.cuda.is_available() else "cpu")
+    envs = make_envs(args, run.folder)
+    agent = Agent(envs).to(device)
+    optimizer = torch.optim.Adam(agent.parameters(), args.learning_rate, fused=True)
+    torch._dynamo.config.trace_autograd_ops = True  # the backward pass is part of what --compile compiles
+    step = partial(gradient_step, gradient=torch.compile(gradient)) if args.compile else gradient_step
+    next_obs, next_done = run.start(envs, agent=agent, optimizer=optimizer)
+
+    for update in run.updates():
+        remaining = 1.0 - (update - 1.0) / run.num_updates
+        optimizer.param_groups[0]["lr"] = args.learning_rate * (remaining if args.anneal_lr else 1.0)  # [core 4]
+        clip_coef = args.clip_coef * (remaining if args.anneal_clip else 1.0)  # [aux 1]
+
+        rollout, rewards, dones, stats = [], [], [], []
+        with torch.no_grad():
+            for _ in range(args.num_steps):
+                obs = torch.from_numpy(next_obs).to(device)
+                policy, value = agent(obs)
+                action = policy.sample()
+                rollout.append((obs, action, policy.log_prob(action), value))
+                dones.append(next_done)
+                next_obs, reward, terminated, truncated, infos = envs.step(action.cpu().numpy())
+                next_done = terminated | truncated
+                if args.bootstrap_truncated and (cut := truncated & ~terminated).any():
+                    final_obs = torch.from_numpy(np.stack(infos["final_obs"][cut])).to(device)
+                    reward[cut] += args.gamma * agent(final_obs)[1].cpu().numpy()
+                rewards.append(reward.astype(np.float32))
+                run.log_step(infos)
+            next_value = agent(torch.from_numpy(next_obs).to(device))[1].cpu().numpy()
+
+        obs, actions, logprobs, values = (torch.stack(column) for column in zip(*rollout, strict=True))
+        rewards = np.stack(rewards)
+        advantages = gae(rewards, values.cpu().numpy(), dones, next_value, next_done, args.gamma, args.gae_lambda)
+        returns = torch.from_numpy(advantages).to(device) + values
+        batch = Batch(*(x.flatten(0, 1) for x in (obs, actions, logprobs, values, returns)))
+
+        for _ in range(args.update_epochs):
+            for rows in torch.randperm(run.batch_size, device=device).chunk(args.num_minibatches):  # [core 6]
+                stats.append(step(agent, optimizer, Batch(*(x[rows] for x in batch)), clip_coef, args))
+            if args.target_kl is not None and stats[-1]["approx_kl"] > args.target_kl:  # [aux 3]
+                break
+        scalars = {f"losses/{name}": torch.stack([s[name] for s in stats]).mean().item() for name in stats[0]}
+        scalars["losses/explained_variance"] = (1 - (returns - values).var() / returns.var()).item()
+        scalars["charts/learning_rate"] = optimizer.param_groups[0]["lr"]
+        run.log_update(update, scalars, observations=obs, rewards=torch.from_numpy(rewards))
+        run.carry = next_obs, next_done
+    envs.close()
+    return agent
+
+
+if __name__ == "__main__":
+    main()
