@@ -156,7 +156,8 @@ class Player:
         policy, _, *rest = self.agent(torch.from_numpy(obs), *(given[name] for name in self.wants))
         self.state = rest[0] if rest else None
         if hasattr(policy, "masked"):
-            policy = policy.masked(self.script.action_masks(self.envs, infos))
+            masks, known = self.script.action_masks, {"envs": self.envs, "infos": infos}
+            policy = policy.masked(masks(**{name: known[name] for name in inspect.signature(masks).parameters}))
         return (mode(policy) if self.greedy else policy.sample()).numpy()
 
 
