@@ -93,8 +93,12 @@ def import_script(name, folder):
         spec.loader.exec_module(module)
     except ModuleNotFoundError as error:
         sys.exit(f"error: {found[0]}: {error}: install it, or name its folder in PYTHONPATH if it is a file of yours")
+    except SyntaxError as error:
+        sys.exit(f"error: {found[0]}: {error}")
     finally:
         sys.dont_write_bytecode = writes
+    if lacks := [part for part in ("Args", "make_envs", "Agent") if not hasattr(module, part)]:
+        sys.exit(f"error: {found[0]} has no {', '.join(lacks)}, which enjoy.py rebuilds a run with")
     return module
 
 

@@ -1,0 +1,183 @@
+"""kill -9 at random moments of many runs of a script; each goes on with --resume, and ends as one that was let be.
+
+    python tests/kill.py --script ppo --kills 50        (tests/test_kill.py does a few in CI)
+
+Half of the moments are drawn by the clock, from a run's first line to its last. Of the other half each is within some
+milliseconds of a file operation of the run: opening, writing, renaming, deleting, cutting. A run that has been killed
+is resumed (now and then from its last checkpoint but one), killed again, and so on, until it gets through. Then its
+log must have every point once, its checkpoints be whole, nothing else lie about; and where the simulator allows, log
+and weights equal those of the undisturbed run, bit for bit. Processes are forked when the libraries are loaded:
+nothing is written before that.
+"""
+
+import dataclasses
+import importlib
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from pathlib import Path
+
+import torch
+import tyro
+
+sys.path[:0] = map(str, Path(__file__).parents[:2])  # the scripts, and toy_envs
+from toy_envs import checkpoint, same_weights, scalars  # noqa: E402
+
+CLASSIC = "--num-envs 2 --num-steps 32 --total-timesteps 2048"
+ATARI = "--num-envs 2 --num-steps 16 --total-timesteps 640 --num-minibatches 2 --update-epochs 1"
+OPTIONS = {
+    "ppo": CLASSIC,
+    "ppo_shared": CLASSIC,
+    "ppo_atari": ATARI,
+    "ppo_atari_lstm": ATARI,
+    "ppo_atari_envpool": ATARI,
+    "ppo_continuous_action": "--num-steps 128 --total-timesteps 4096 --num-minibatches 4 --update-epochs 2",
+    "ppo_procgen": ATARI,
+    "ppo_multidiscrete": f"{CLASSIC} --env-id toy_envs:Choices-v0",
+    "ppo_multidiscrete_mask": f"{CLASSIC} --env-id toy_envs:Choices-v0",
+}
+RESTARTS = {"ppo_atari_envpool", "ppo_procgen"}  # games in flight begin anew, so that a resumed run is another
+
+
+@dataclasses.dataclass(frozen=True)
+class Args:
+    script: str = "ppo"  # which script; its process is killed
+    kills: int = 50  # how often
+    seed: int = 1  # of the moments
+
+
+def begin(module, arguments, folder, kill_at=None, delay=0.0):
+    """Forks a process that runs the script in `folder`; returns its id.
+
+    It kills itself `delay` seconds after its file operation number `kill_at`; writes how many it had where it ends."""
+    pid = os.fork()
+    if pid:
+        return pid
+    operations = 0
+
+    def count(event, args):
+        nonlocal operations
+        if event in ("open", "os.rename", "os.remove", "os.truncate", "os.mkdir") and str(args[0]).startswith("runs/"):
+            operations += 1
+            if operations == kill_at:
+                kill = threading.Timer(delay, os.kill, (os.getpid(), signal.SIGKILL))
+                kill.start() if delay else kill.function(*kill.args)
+
+    status = 1
+    try:
+        os.chdir(folder)
+        output = os.open("output", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        sys.argv = [f"{module.__name__}.py", *arguments]
+        sys.addaudithook(count)
+        module.main()
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        Path("operations").write_text(str(operations))
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def ended(pid, folder):
+    """Waits for the process; whether it came to its end. Raises AssertionError where it failed."""
+    status = os.waitpid(pid, 0)[1]
+    if os.WIFSIGNALED(status):
+        assert os.WTERMSIG(status) == signal.SIGKILL
+        return False
+    assert status == 0, f"it failed in {folder}:\n{(folder / 'output').read_text()}"
+    return True
+
+
+def check(run, whole, exact):
+    """Raises AssertionError where a run that is through differs from the undisturbed one."""
+    log, expected = scalars(run), scalars(whole)
+    episodes = {"charts/episodic_return", "charts/episodic_length"}
+    assert log.keys() - episodes == expected.keys() - episodes, f"no points of {expected.keys() - log.keys()}"
+    for tag in log.keys() - episodes:
+        steps, right = ([step for step, _ in points[tag]] for points in (log, expected))
+        assert steps == right, f"{tag} has a gap or a double point: {steps}, not {right}"
+    for tag in episodes & log.keys():
+        steps = [step for step, _ in log[tag]]
+        assert steps == sorted(steps), f"{tag} goes back: {steps}"
+    names, right = ({path.name for path in each.iterdir() if "events." not in path.name} for each in (run, whole))
+    older = {path.name for path in sorted(run.glob("checkpoint_*.pt"))[:-2]}  # if killed just before it is deleted
+    assert names - older == right, f"the files differ: {names ^ right}"
+    for file in run.glob("*.pt"):
+        torch.load(file, weights_only=True)
+    if exact:
+        for tag in expected.keys() - {"charts/SPS"}:
+            assert repr(log[tag]) == repr(expected[tag]), f"{tag} differs"  # repr: NaN is NaN
+        assert same_weights(checkpoint(run), checkpoint(whole)), "the weights differ"
+
+
+def torment(module, options, folder, chance, most, duration, operations):
+    """Kills and resumes one run until it gets through, `most` times at most; what it did, one line for each process."""
+    arguments, history = options, []
+    while True:
+        if len(history) == most:
+            how, pid = "let be", begin(module, arguments, folder)
+        elif chance.random() < 0.5:
+            seconds = chance.uniform(0, duration)
+            how, pid = f"killed after {seconds:.3f} s", begin(module, arguments, folder)
+            time.sleep(seconds)
+            os.kill(pid, signal.SIGKILL)
+        else:
+            number = chance.randint(1, chance.choice([8, operations]))  # 8: until the first update
+            delay = chance.choice([0.0, chance.uniform(0, 0.005)])
+            how = f"killed {delay:.4f} s after its file operation {number}"
+            pid = begin(module, arguments, folder, number, delay)
+        if ended(pid, folder):
+            return history
+        saved = sorted(folder.glob("runs/*/checkpoint_*.pt"))
+        history.append(f"{' '.join(arguments)}: {how}; then there were {[file.name for file in saved]}")
+        for file in saved:
+            torch.load(file, weights_only=True)
+        if saved:  # now and then from the older of the two
+            named = saved[0] if chance.random() < 0.25 else saved[0].parent
+            arguments = ["--resume", str(named.relative_to(folder))]
+        else:
+            shutil.rmtree(folder / "runs", ignore_errors=True)
+
+
+def main():
+    args = tyro.cli(Args, description=__doc__)
+    chance, module = random.Random(args.seed), importlib.import_module(args.script)
+    torch.optim.Adam([torch.zeros(1)])  # loads what the first optimizer of a process loads
+    options = f"--save-every 2 --threads 1 {OPTIONS[args.script]}".split()
+    with tempfile.TemporaryDirectory() as top:
+        began, folder = time.monotonic(), Path(top, "whole")
+        folder.mkdir()
+        assert ended(begin(module, options, folder), folder)
+        duration, operations = time.monotonic() - began, int((folder / "operations").read_text())
+        [whole] = (folder / "runs").iterdir()
+        print(f"{args.script} undisturbed: {duration:.1f} s, {operations} file operations", flush=True)
+        kills, runs, exact = [], 0, hasattr(module, "Replay") and args.script not in RESTARTS
+        while len(kills) < args.kills:
+            folder, runs = Path(top, str(runs)), runs + 1
+            folder.mkdir()
+            history = torment(module, options, folder, chance, args.kills - len(kills), duration, operations)
+            [run] = (folder / "runs").iterdir()
+            try:
+                check(run, whole, exact)
+            except AssertionError:
+                print(*history, sep="\n", flush=True)
+                raise
+            kills += history
+            shutil.rmtree(folder)
+    resumed = sum("checkpoint_" in kill for kill in kills)
+    right = "equal the undisturbed one" if exact else "have every point once"
+    print(f"{len(kills)} kills, {resumed} resumed, the others before the first checkpoint; all {runs} runs {right}")
+
+
+if __name__ == "__main__":
+    main()
