@@ -217,10 +217,9 @@ def nature_cnn(channels):
 class Agent(nn.Module):
     """[core 13] Policy and value from one network with two heads (value_network=None in common/policies.py)."""
 
-    bf16 = False  # [atari 8]
-
     def __init__(self, envs):
         super().__init__()
+        self.bf16 = False  # [atari 8]
         channels, actions = envs.single_observation_space.shape[0], envs.single_action_space.n  # [atari 7] frames
         self.trunk = nature_cnn(channels)  # [core 13] [atari 8]
         self.policy = layer_init(nn.Linear(512, actions), std=0.01)  # [atari 8]
