@@ -314,11 +314,14 @@ class Replay(gym.Wrapper):
         return *result, self.info
 
     def replay(self, past):
-        """Repeats the past of another: its start and its actions, None where it was reset."""
+        """Repeats the past of another, all its actions; False where a game ends too early, by chance."""
         kwargs, self.unwrapped.np_random.bit_generator.state, *actions = past
         self.reset(**kwargs)
         for action in actions:
             self.reset() if action is None else self.step(np.asarray(action, self.action_space.dtype))
+            if "episode" in self.info:
+                return False
+        return True
 
 
 class Run:
@@ -353,13 +356,11 @@ class Run:
         self.parts = parts | ({"envs": envs} if hasattr(envs, "state_dict") else {})
         self.replays = [env for env in getattr(envs.unwrapped, "envs", ()) if isinstance(env, Replay)]
         carry, wandb = (), importlib.import_module("wandb") if self.args.track else None
-        self.folder.mkdir(parents=True, exist_ok=True)
         if self.state is not None:
             for name, part in self.parts.items():
                 part.load_state_dict(self.state["parts"][name])
-            if 0 < len(self.replays) == len(self.state["pasts"]):
-                for env, past in zip(self.replays, self.state["pasts"], strict=True):
-                    env.replay(past)
+            pasts = self.state["pasts"]
+            if 0 < len(pasts) == len(self.replays) and all(map(Replay.replay, self.replays, pasts)):
                 carry = [tensor.numpy() for tensor in self.state["carry"]]
             torch.set_rng_state(self.state["torch"])
             torch.cuda.set_rng_state_all(self.state["cuda"][: torch.cuda.device_count()])
@@ -367,6 +368,8 @@ class Run:
                 os.truncate(file, self.state["log"].get(file.name, 0))
             for newer in (f for f in self.folder.glob("checkpoint_*.pt") if f.stem[11:] > f"{self.global_step:012}"):
                 newer.unlink()
+        carry = carry or (envs.reset(seed=self.args.seed + self.global_step)[0], np.zeros(self.args.num_envs, bool))
+        self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / Path(__file__).name).write_bytes(Path(__file__).read_bytes())
         versions = {"python": sys.version} | {p.name: p.version for p in importlib.metadata.distributions()}
         about = {"command": sys.argv, "args": vars(self.args), "versions": versions}
@@ -375,7 +378,7 @@ class Run:
             wandb.init(id=self.folder.name, resume="allow", dir=self.folder, config=about, sync_tensorboard=True)
         self.writer = SummaryWriter(self.folder)
         print(f"{self.folder}: watch it with tensorboard --logdir {self.folder.parent}", flush=True)
-        return carry or (envs.reset(seed=self.args.seed + self.global_step)[0], np.zeros(self.args.num_envs, bool))
+        return carry
 
     def stop(self, number, frame):
         """On Ctrl-C or SIGTERM: ends the run after the update under way; once more ends the program at once."""
