@@ -82,7 +82,7 @@ def register_microrts():
     if not jpype.isJVMStarted():
         try:
             jars = f"{gym_microrts.__path__[0]}/microrts/*"
-            jpype.startJVM("-Djava.awt.headless=true", classpath=jars, interrupt=False)  # Ctrl-C is for Python
+            jpype.startJVM("-Xrs", "-Djava.awt.headless=true", classpath=jars)  # signals are for Python
         except ValueError:
             sys.exit("error: there is no Java, which Gym-µRTS needs: install openjdk-17-jre-headless or set JAVA_HOME")
         jpype.imports.registerDomain("ts", alias="tests")
