@@ -5,9 +5,9 @@ import difflib
 import re
 
 import pytest
-from toy_envs import ENVPOOL, LSTM, PROCGEN, ROOT, SCRIPTS, every_text, finish, start
+from toy_envs import ENVPOOL, LSTM, MASK, PROCGEN, ROOT, SCRIPTS, every_text, finish, start
 
-texts = [*SCRIPTS, LSTM, ENVPOOL, PROCGEN]
+texts = [*SCRIPTS, LSTM, ENVPOOL, PROCGEN, MASK]
 parents = {script.name: script for script in texts}
 every_child = pytest.mark.parametrize(
     "script", [script for script in texts if script.parent], ids=lambda script: script.name

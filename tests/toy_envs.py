@@ -96,10 +96,10 @@ SCRIPTS = [
         box=True,
     ),
     Script("ppo_multidiscrete", "ppo_shared", ("multidiscrete", 1, 1), lines=485, **SEVERAL),
-    Script("ppo_multidiscrete_mask", "ppo_multidiscrete", ("aux", 4, 4), lines=515, **SEVERAL),
 ]  # fmt: skip
 ATARI = next(script for script in SCRIPTS if script.name == "ppo_atari")
-# those whose runs have tests of their own: test_lstm.py, test_envpool.py, test_procgen.py
+MULTIDISCRETE = next(script for script in SCRIPTS if script.name == "ppo_multidiscrete")
+# those whose runs have tests of their own: test_lstm.py, test_envpool.py, test_procgen.py, test_multidiscrete.py
 LSTM = ATARI._replace(name="ppo_atari_lstm", parent="ppo_atari", marks=("lstm", 1, 5), lines=565)
 ENVPOOL = ATARI._replace(
     name="ppo_atari_envpool", parent="ppo_atari", marks=("core", 1, 1), near_miss=("Breakut-v5", "Breakout-v5"),
@@ -114,8 +114,13 @@ PROCGEN = ATARI._replace(
         "distribution_mode": "easy", "num_levels": 0, "start_level": 0, "reward_gamma": 0.99,
     },
 )  # fmt: skip
+MASK = MULTIDISCRETE._replace(
+    name="ppo_multidiscrete_mask", parent="ppo_multidiscrete", marks=("aux", 4, 4), lines=515
+)  # fmt: skip
 every_script = pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
-every_text = pytest.mark.parametrize("script", [*SCRIPTS, LSTM, ENVPOOL, PROCGEN], ids=lambda script: script.name)
+every_text = pytest.mark.parametrize(
+    "script", [*SCRIPTS, LSTM, ENVPOOL, PROCGEN, MASK], ids=lambda script: script.name
+)
 
 
 class Toy(gym.Env):
@@ -286,7 +291,7 @@ def put_in_place_of_games(script, toy, patch=setattr):
         if script.box:
             made[-1].action_space = gym.spaces.Box(-2, 2, (1,))
         if script.several:
-            made[-1].action_space, made[-1].action_mask = gym.spaces.MultiDiscrete([2]), np.ones(2)
+            made[-1].action_space = gym.spaces.MultiDiscrete([2])
         return gym.wrappers.RecordEpisodeStatistics(made[-1])
 
     patch(script.module, "make_env", make_env)
