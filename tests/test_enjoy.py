@@ -15,6 +15,7 @@ from test_procgen import with_qt
 from toy_envs import (
     ENVPOOL,
     LSTM,
+    MASK,
     PROCGEN,
     ROOT,
     SCRIPTS,
@@ -168,8 +169,7 @@ gym.register("EnjoyOneIsValid-v0", OneIsValid)
 
 @pytest.mark.parametrize("greedy", [True, False])
 def test_masks(greedy, tmp_path, capsys):
-    script = next(script for script in SCRIPTS if script.name == "ppo_multidiscrete_mask")
-    run = train(script, script.tiny.replace("toy_envs:Choices-v0", "EnjoyOneIsValid-v0"), tmp_path)
+    run = train(MASK, MASK.tiny.replace("toy_envs:Choices-v0", "EnjoyOneIsValid-v0"), tmp_path)
     assert play(run, capsys, episodes=4, greedy=greedy)[0] == [(16, 16)] * 4
 
 
