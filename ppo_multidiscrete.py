@@ -79,10 +79,9 @@ def register_microrts():
     for spec in gym_microrts.v1.envs:
         if spec["entry_point"].endswith(":GlobalAgentCombinedRewardEnv"):  # where one unit acts at a time
             gym.registry[spec["id"]] = gym.envs.registration.EnvSpec(**spec | {"entry_point": Microrts})
-    if not jpype.isJVMStarted():
+    if not jpype.isJVMStarted():  # -Xrs: signals are left to Python
         try:
-            jars = f"{gym_microrts.__path__[0]}/microrts/*"
-            jpype.startJVM("-Xrs", "-Djava.awt.headless=true", classpath=jars)  # signals are for Python
+            jpype.startJVM("-Xrs", "-XX:+UseSerialGC", classpath=f"{gym_microrts.__path__[0]}/microrts/*")
         except ValueError:
             sys.exit("error: there is no Java, which Gym-µRTS needs: install openjdk-17-jre-headless or set JAVA_HOME")
         jpype.imports.registerDomain("ts", alias="tests")
@@ -101,14 +100,15 @@ class Microrts(gym.Env):
     def reset(self, seed=None, options=None):
         super().reset(seed=seed)
         obs, enemy, java = self.game.reset(), self.game.client.ai2, importlib.import_module("jpype").JClass
-        for owner in (enemy.getClass(), java("util.Sampler").class_):  # each game has a new enemy: seed its chance
-            for field in owner.getDeclaredFields():
-                if field.getType() == java("java.util.Random").class_:
-                    field.setAccessible(True)
-                    field.set(enemy, java("java.util.Random")(int(self.np_random.integers(2**31))))
+        self.random = java("java.util.Random")(int(self.np_random.integers(2**31)))
+        fields = [*enemy.getClass().getDeclaredFields(), *java("util.Sampler").class_.getDeclaredFields()]
+        self.chances = [field for field in fields if field.getType() == self.random.getClass()]
         return obs.transpose(2, 0, 1).astype(np.uint8), {}
 
     def step(self, action):
+        for field in self.chances:  # the enemy's, and one that all games share: here each has its own
+            field.setAccessible(True)
+            field.set(self.game.client.ai2, self.random)
         obs, reward, done, _ = self.game.step(action)
         return obs.transpose(2, 0, 1).astype(np.uint8), float(reward), bool(done), False, {}
 

@@ -302,12 +302,12 @@ def test_the_same_seed_gives_the_same_run_again_in_one_process(mining, tmp_path)
     assert not any("java" in Path(f"/proc/{child}/comm").read_text() for child in children)
 
 
-def stream(seed):
-    """Observations of 40 steps of chance against an enemy of chance, uint8 [40, 2, 27, 10, 10]."""
-    envs = plain.make_envs(plain.Args(env_id="MicrortsRandomEnemyShapedReward3-v1", num_envs=2), None)
+def stream(seed, num_envs=2):
+    """Observations of 40 steps of chance against an enemy of chance, uint8 [40, num_envs, 27, 10, 10]."""
+    envs = plain.make_envs(plain.Args(env_id="MicrortsRandomEnemyShapedReward3-v1", num_envs=num_envs), None)
     first, _ = envs.reset(seed=seed)
-    envs.action_space.seed(1)
-    steps = [envs.step(envs.action_space.sample())[0] for _ in range(40)]
+    actions = np.random.default_rng(1).integers(envs.single_action_space.nvec, size=(40, 2, 8))
+    steps = [envs.step(action[:num_envs])[0] for action in actions]
     assert all(envs.single_observation_space.contains(obs) for obs in [*first, *steps[-1]])
     envs.close()
     return np.stack(steps)
@@ -317,6 +317,7 @@ def test_a_seed_decides_what_the_enemy_does():
     one, again, other = (stream(seed) for seed in (1, 1, 2))
     np.testing.assert_array_equal(one, again)
     assert (one != other).any() and (one[:, 0] != one[:, 1]).any()
+    np.testing.assert_array_equal(stream(1, num_envs=1)[:, 0], one[:, 0])  # no other game has a part in it
 
 
 def test_observations_are_the_games():
@@ -330,7 +331,7 @@ def test_observations_are_the_games():
         return answers[-1]
 
     env.reset(seed=1)
-    game.client = SimpleNamespace(step=keep, getUnitMasks=game.client.getUnitMasks)
+    game.client = SimpleNamespace(step=keep, getUnitMasks=game.client.getUnitMasks, ai2=game.client.ai2)
     env.action_space.seed(1)
     for _ in range(20):
         obs = env.step(env.action_space.sample())[0]
