@@ -201,7 +201,7 @@ class Agent(nn.Module):
 
     def forward(self, obs):
         """The policy in B observations, uint8 [B, channels, 64, 64], and their values, float32 [B]."""
-        parts = obs.to(memory_format=torch.channels_last).split(64 if obs.is_cpu else len(obs))  # 64 fit into its cache
+        parts = obs.to(memory_format=torch.channels_last).split(64 if obs.is_cpu else len(obs))  # 64 reuse freed memory
         with torch.autocast(obs.device.type, torch.bfloat16, enabled=self.bf16):  # [procgen 1]
             hidden = torch.cat([self.trunk(part.float().div_(255)) for part in parts]).float()
         return Categorical(self.policy(hidden)), self.value(hidden).squeeze(-1)

@@ -312,7 +312,7 @@ def test_rows_do_not_meet_in_the_network():
 )
 def test_what_there_is_not(options, named, games, tmp_path):
     with pytest.raises(SystemExit, match=rf"^error: .*{named}"):
-        train(PROCGEN, options, tmp_path)
+        train(PROCGEN, f"{SMALL} {options}", tmp_path)
     assert not list(tmp_path.iterdir()) and not games
 
 
