@@ -175,7 +175,7 @@ def main():
         duration, operations = time.monotonic() - began, int((folder / "operations").read_text())
         [whole] = (folder / "runs").iterdir()
         print(f"{args.script} undisturbed: {duration:.1f} s, {operations} file operations", flush=True)
-        kills, runs, exact = [], 0, hasattr(module, "Replay") and args.script not in RESTARTS
+        kills, runs, exact = [], 0, args.script not in RESTARTS
         while len(kills) < args.kills:
             folder, runs = Path(top, str(runs)), runs + 1
             folder.mkdir()
