@@ -1,9 +1,11 @@
 """The EnvPool of ppo_atari_envpool.py: what ppo_atari.py would see, nothing ignored, whole games counted."""
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from toy_envs import ENVPOOL, scalars, train
 
+import ppo_atari
 import ppo_atari_envpool as script
 
 N = 8
@@ -90,3 +92,23 @@ def test_an_id_that_is_no_game_names_others(env_id, named, tmp_path):
 def test_it_cannot_be_filmed(tmp_path):
     with pytest.raises(SystemExit, match=r"^error: .*ppo_atari.py takes --capture-video"):
         train(ENVPOOL, "--capture-video", tmp_path)
+
+
+def test_frames_are_those_of_ppo_atari():
+    """One game in EnvPool and in ppo_atari.py's wrappers, from the same no-op on: the same grey frames and score."""
+    options = {"stack_num": 1, "noop_max": 1, "use_fire_reset": False, "episodic_life": False}
+    pool = script.envpool.make_gymnasium("Breakout-v5", num_envs=1, seed=3, repeat_action_probability=0.0, **options)
+    env = ppo_atari.WarpFrame(ppo_atari.MaxAndSkip(gym.make("BreakoutNoFrameskip-v4")))
+    env.reset()
+    frame, _, _, _, _ = env.unwrapped.step(0)
+    np.testing.assert_array_equal(pool.reset()[0][0, 0], env.observation(frame))
+    random, over, steps, scores = np.random.default_rng(5), False, 0, np.zeros(2)
+    while not over:
+        action = int(random.integers(4)) if steps else 1
+        theirs, reward, over, _, _ = pool.step(np.array([action]))
+        ours = env.step(action)
+        np.testing.assert_array_equal(theirs[0, 0], ours[0])
+        scores, steps = scores + (reward[0], ours[1]), steps + 1
+        assert over[0] == ours[2]
+    assert steps > 100 and scores[0] == scores[1] > 0
+    pool.close()

@@ -11,6 +11,7 @@ from torch import nn
 
 import ppo
 import ppo_atari
+import ppo_atari_lstm
 import ppo_shared
 
 # ppo2's names of its statistics, in the order in which its train() returns them, and the scripts'
@@ -323,6 +324,34 @@ def test_minibatches_are_slices_of_the_shuffled_rollout(script, case, monkeypatc
     monkeypatch.setattr(torch, "randperm", randperm)
     rows = record_train(script, case, monkeypatch, tmp_path)[2]
     np.testing.assert_array_equal(rows, recorded)
+
+
+class IdleMemory(Idle):
+    """The same, as ppo_atari_lstm.py calls it."""
+
+    def forward(self, obs, state, dones):
+        return self, self.zeros[: len(obs)], state
+
+
+@pytest.mark.parametrize("case", ["rec_idx", "rec_idx_4_1"])
+def test_recurrent_minibatches_are_whole_environments(case, monkeypatch, tmp_path):
+    """Given ppo2's orders of the environments, each minibatch is the same sequences; ours are step by step."""
+    states, N = SCHEDULES[f"{case}/states"].astype(int), int(SCHEDULES[f"{case}/N"])
+    orders = iter(states.reshape(-1, N))
+
+    def randperm(size, device):
+        order = next(orders)
+        assert size == len(order)
+        return torch.from_numpy(order)
+
+    stub(ppo_atari_lstm, monkeypatch)
+    monkeypatch.setattr(ppo_atari_lstm, "Agent", IdleMemory)
+    monkeypatch.setattr(torch, "randperm", randperm)
+    lrs, clips, rows = record_train(ppo_atari_lstm, case, monkeypatch, tmp_path)
+    assert_as_recorded(case, lrs, clips, rows)
+    theirs = SCHEDULES[f"{case}/flat_indices"]
+    by_step = theirs.reshape(*states.shape, -1).swapaxes(-1, -2).reshape(theirs.shape)
+    np.testing.assert_array_equal(rows, by_step)
 
 
 # initial weights

@@ -1,0 +1,59 @@
+"""--compile and --bf16: faster, and the same but for rounding."""
+
+import copy
+
+import pytest
+import torch
+from golden_data import CONFIGS, load
+from test_golden import COLUMNS
+from toy_envs import ATARI, SCRIPTS, finish, start
+
+import ppo
+
+ppo_script = SCRIPTS[0]
+
+
+def test_compiled_equals_eager_after_50_updates():
+    """From ppo2's recorded batch, 50 steps: the weights are the same within float32's rounding; all is compiled once."""
+    config, data = CONFIGS["mlp_copy_discrete"], load("b_mlp_copy_discrete")
+    batch = ppo.Batch(config.obs(data["obs"]), *(torch.from_numpy(data[name]) for name in COLUMNS))
+    eager = config.agent()
+    compiled = copy.deepcopy(eager)
+    torch._dynamo.config.trace_autograd_ops = True  # as train() does
+    compiles = torch._dynamo.utils.counters["stats"]
+    before = compiles["unique_graphs"]
+    for agent, gradient in ((eager, ppo.gradient), (compiled, torch.compile(ppo.gradient))):
+        optimizer = torch.optim.Adam(agent.parameters(), 2.5e-4, fused=True)
+        for _ in range(50):
+            ppo.gradient_step(agent, optimizer, batch, 0.2, ppo.Args(), gradient)
+    assert compiles["unique_graphs"] == before + 1
+    start = config.agent()
+    for name, weights in eager.state_dict().items():
+        torch.testing.assert_close(compiled.state_dict()[name], weights, rtol=0, atol=2e-6)
+        assert not torch.equal(weights, start.state_dict()[name])
+
+
+def test_bf16_is_close_to_float32():
+    """Of ppo2's Atari batch, policy and values within bfloat16's rounding, and not nearer; the heads are float32."""
+    config, data = CONFIGS["cnn"], load("b_cnn")
+    torch.manual_seed(1)
+    agent, obs = config.agent(), config.obs(data["obs"])
+    with torch.no_grad():
+        policy, values = agent(obs)
+        agent.bf16 = True
+        rounded_policy, rounded_values = agent(obs)
+    assert rounded_values.dtype == rounded_policy.logits.dtype == torch.float32
+    error = (rounded_values - values).abs().max() / values.abs().max()
+    assert 1e-5 < error < 0.03
+    torch.testing.assert_close(rounded_policy.logits, policy.logits, rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("script, option", [(ppo_script, "--compile"), (ATARI, "--bf16")], ids=["compile", "bf16"])
+def test_a_run_with_the_option(script, option, tmp_path):
+    status, _, errors = finish(start([script.module.__file__, *script.tiny.split(), option], tmp_path))
+    assert status == 0, errors
+
+
+def test_the_lstm_is_not_compiled(tmp_path):
+    status, _, errors = finish(start([ATARI.module.__file__.replace("atari", "atari_lstm"), "--compile"], tmp_path))
+    assert status == 1 and "error: --compile" in errors and not list(tmp_path.iterdir())
