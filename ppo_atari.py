@@ -223,13 +223,13 @@ class Agent(nn.Module):
         channels, actions = envs.single_observation_space.shape[0], envs.single_action_space.n  # [atari 7] frames
         self.trunk = nature_cnn(channels)  # [core 13] [atari 8]
         self.policy = layer_init(nn.Linear(512, actions), std=0.01)  # [atari 8]
-        self.value = layer_init(nn.Linear(512, 1), std=1.0)
+        self.value = layer_init(nn.Linear(512, 1), std=1.0)  # [atari 8]
 
     def forward(self, obs):
         """The policy in B observations, uint8 [B, channels, 84, 84], and their values, float32 [B]."""
         with torch.autocast(obs.device.type, torch.bfloat16, enabled=self.bf16):  # [atari 8]
             hidden = self.trunk(obs.to(memory_format=torch.channels_last).float().div_(255))  # [core 13] [atari 9]
-        hidden = hidden.float()
+        hidden = hidden.float()  # [atari 8]
         return Categorical(self.policy(hidden)), self.value(hidden).squeeze(-1)
 
 

@@ -243,7 +243,7 @@ class Agent(nn.Module):
         """
         with torch.autocast(obs.device.type, torch.bfloat16, enabled=self.bf16):  # [atari 8]
             hidden = self.trunk(obs.to(memory_format=torch.channels_last).float().div_(255))  # [core 13] [atari 9]
-        hidden = hidden.float()
+        hidden = hidden.float()  # [atari 8]
         hidden, outputs = hidden.view(*dones.shape, 512), []
         # [lstm 3] the state starts again from zero with each episode; between two such steps the LSTM runs through
         cuts = dones.any(dim=1).nonzero().flatten().tolist()
@@ -530,6 +530,7 @@ def train(args):
                     reward[cut] += args.gamma * agent(final_obs, cut_state, going_on)[1].cpu().numpy()  # [lstm 3]
                 rewards.append(reward.astype(np.float32))
                 run.log_step(infos)
+            # [lstm 3] where the last observation opens an episode
             last_obs, last_done = torch.from_numpy(next_obs).to(device), torch.from_numpy(next_done[None]).to(device)
             next_value = agent(last_obs, state, last_done)[1].cpu().numpy()  # [lstm 3]
 

@@ -179,6 +179,7 @@ class Agent(nn.Module):
 
     def __init__(self, envs):
         super().__init__()
+        # [multidiscrete 1] one output for each choice of each component, from a board or a vector
         shape, self.nvec = envs.single_observation_space.shape, envs.single_action_space.nvec.tolist()
         self.trunk, width = (microrts_cnn(*shape), 128) if len(shape) == 3 else (mlp(*shape), 64)  # [core 13]
         self.policy = layer_init(nn.Linear(width, sum(self.nvec)), std=0.01)  # [multidiscrete 1]

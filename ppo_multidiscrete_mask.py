@@ -137,7 +137,7 @@ def make_envs(args, folder):
     """[core 1] N environments stepped as one; an ended episode restarts in the same step (common/cmd_util.py)."""
     makers = [lambda index=index: Replay(make_env(args, index, folder)) for index in range(args.num_envs)]
     envs = gym.vector.SyncVectorEnv(makers, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)
-    envs.reset()
+    envs.reset()  # [aux 4]
     action_masks(envs)  # [aux 4] ends the program where there are none
     return envs
 
@@ -204,6 +204,7 @@ class Agent(nn.Module):
 
     def __init__(self, envs):
         super().__init__()
+        # [multidiscrete 1] one output for each choice of each component, from a board or a vector
         shape, self.nvec = envs.single_observation_space.shape, envs.single_action_space.nvec.tolist()
         self.trunk, width = (microrts_cnn(*shape), 128) if len(shape) == 3 else (mlp(*shape), 64)  # [core 13]
         self.policy = layer_init(nn.Linear(width, sum(self.nvec)), std=0.01)  # [multidiscrete 1]

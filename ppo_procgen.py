@@ -126,7 +126,8 @@ class Normalize(gym.vector.VectorWrapper):
 
 def make_envs(args, folder):
     """[core 1] N environments stepped as one; an ended episode restarts in the same step (common/cmd_util.py)."""
-    envpool = importlib.import_module("envpool")  # [procgen 1]
+    # [procgen 1] the games of EnvPool
+    envpool = importlib.import_module("envpool")
     games = [name[:-3] for name, spec in envpool.registration.registry.specs.items() if spec[0] == "envpool.procgen"]
     game = args.env_id.title() + args.distribution_mode.title()  # the id is StarpilotEasy-v0
     if game not in games:
@@ -196,12 +197,13 @@ class Agent(nn.Module):
         self.bf16 = False  # [procgen 1]
         channels, actions = envs.single_observation_space.shape[0], envs.single_action_space.n  # [procgen 1] images
         self.trunk = impala_cnn(channels)  # [core 13] [procgen 1]
-        self.policy = layer_init(nn.Linear(256, actions), std=0.01)
-        self.value = layer_init(nn.Linear(256, 1), std=1.0)
+        self.policy = layer_init(nn.Linear(256, actions), std=0.01)  # [procgen 1]
+        self.value = layer_init(nn.Linear(256, 1), std=1.0)  # [procgen 1]
 
     def forward(self, obs):
         """The policy in B observations, uint8 [B, channels, 64, 64], and their values, float32 [B]."""
-        parts = obs.to(memory_format=torch.channels_last).split(64 if obs.is_cpu else len(obs))  # 64 reuse freed memory
+        # [procgen 1] on a CPU 64 images at a time, which reuse freed memory
+        parts = obs.to(memory_format=torch.channels_last).split(64 if obs.is_cpu else len(obs))
         with torch.autocast(obs.device.type, torch.bfloat16, enabled=self.bf16):  # [procgen 1]
             hidden = torch.cat([self.trunk(part.float().div_(255)) for part in parts]).float()
         return Categorical(self.policy(hidden)), self.value(hidden).squeeze(-1)

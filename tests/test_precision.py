@@ -14,7 +14,7 @@ ppo_script = SCRIPTS[0]
 
 
 def test_compiled_equals_eager_after_50_updates():
-    """From ppo2's recorded batch, 50 steps: the weights are the same within float32's rounding; all is compiled once."""
+    """From ppo2's recorded batch, 50 steps: the same weights but for rounding; everything is compiled once."""
     config, data = CONFIGS["mlp_copy_discrete"], load("b_mlp_copy_discrete")
     batch = ppo.Batch(config.obs(data["obs"]), *(torch.from_numpy(data[name]) for name in COLUMNS))
     eager = config.agent()

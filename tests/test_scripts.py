@@ -2,6 +2,7 @@
 
 import ast
 import difflib
+import itertools
 import re
 
 import pytest
@@ -66,6 +67,47 @@ def test_every_difference_from_the_parent_is_marked(script):
     for removed, added in hunks(script):
         if not marks("\n".join(added)) & marks_of(script):
             pytest.fail("\n".join(["unmarked:", *(f"- {line}" for line in removed), *(f"+ {line}" for line in added)]))
+
+
+def marked_lines(script):
+    """The numbers of the lines for which a mark of the script's own speaks: that of their statement, of the head of a
+    statement around them, of the docstring of a definition around them, of a comment above in the same paragraph."""
+    lines, own, found = text(script).splitlines(), marks_of(script), set()
+    for node in ast.walk(ast.parse(text(script))):
+        if not isinstance(node, ast.stmt):
+            continue
+        one_line = isinstance(node, ast.If) and node.end_lineno - node.lineno == 1  # is one with its condition
+        last = node.end_lineno if one_line or not hasattr(node, "body") else node.body[0].lineno - 1
+        said = "\n".join(lines[node.lineno - 1 : last])
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            said += ast.get_docstring(node) or ""
+        if marks(said) & own:
+            found.update(range(node.lineno, node.end_lineno + 1))
+    for i, line in enumerate(lines):
+        if line.lstrip().startswith("#") and marks(line) & own:
+            paragraph = itertools.takewhile(str.strip, lines[i:])
+            found.update(range(i + 1, i + 1 + len(list(paragraph))))
+    return found
+
+
+def docstring_lines(script):
+    return {
+        number
+        for node in ast.walk(ast.parse(text(script)))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        for number in range(node.lineno, node.end_lineno + 1)
+    }
+
+
+@every_child
+def test_every_new_statement_is_marked(script):
+    """Not only each hunk: a statement beside a marked one has a mark of its own, or is part of what has one."""
+    before, after = below_args(parents[script.parent]), below_args(script)
+    lines, matcher = text(script).splitlines(), difflib.SequenceMatcher(None, before, after, autojunk=False)
+    changes = [range(first, last) for kind, _, _, first, last in matcher.get_opcodes() if kind != "equal"]
+    new = {len(lines) - len(after) + 1 + place for change in changes for place in change}
+    unmarked = new - marked_lines(script) - docstring_lines(script)
+    assert not [f"{number}: {lines[number - 1]}" for number in sorted(unmarked) if lines[number - 1].strip()]
 
 
 @every_text
