@@ -325,15 +325,15 @@ class Run:
         if self.state is not None:
             for name, part in self.parts.items():
                 part.load_state_dict(self.state["parts"][name])
-            pasts = self.state["pasts"]
+            pasts = self.state.get("pasts", ())
             if 0 < len(pasts) == len(self.replays) and all(map(Replay.replay, self.replays, pasts)):
                 carry = [tensor.numpy() for tensor in self.state["carry"]]
             torch.set_rng_state(self.state["torch"])
             torch.cuda.set_rng_state_all(self.state["cuda"][: torch.cuda.device_count()])
+            for newer in (f for f in self.folder.glob("checkpoint_*.pt") if f.stem[11:] > f"{self.global_step:012}"):
+                newer.unlink()  # first, as their log is cut away next
             for file in self.folder.glob("events.*"):
                 os.truncate(file, self.state["log"].get(file.name, 0))
-            for newer in (f for f in self.folder.glob("checkpoint_*.pt") if f.stem[11:] > f"{self.global_step:012}"):
-                newer.unlink()
         carry = carry or (envs.reset(seed=self.args.seed + self.global_step)[0], np.zeros(self.args.num_envs, bool))
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / Path(__file__).name).write_bytes(Path(__file__).read_bytes())

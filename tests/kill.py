@@ -25,10 +25,9 @@ from pathlib import Path
 
 import torch
 import tyro
-from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 
 sys.path[:0] = map(str, Path(__file__).parents[:2])  # the scripts, and toy_envs
-from toy_envs import checkpoint, same_weights  # noqa: E402
+from toy_envs import checkpoint, same_weights, scalars  # noqa: E402
 
 CLASSIC = "--num-envs 2 --num-steps 32 --total-timesteps 2048"
 ATARI = "--num-envs 2 --num-steps 16 --total-timesteps 640 --num-minibatches 2 --update-epochs 1"
@@ -99,22 +98,9 @@ def ended(pid, folder):
     return True
 
 
-def points(run):
-    """{tag: [(step, value), ...]} of a run; its files follow each other by their first step, whenever they were cut."""
-    files = []
-    for path in run.glob("events.*"):
-        events = LegacyEventFileLoader(str(path)).Load()
-        files.append([(event.step, each.tag, each.simple_value) for event in events for each in event.summary.value])
-    found = {}
-    for file in sorted(filter(None, files), key=lambda file: file[0]):
-        for step, tag, value in file:
-            found.setdefault(tag, []).append((step, value))
-    return found
-
-
 def check(run, whole, exact):
     """Raises AssertionError where a run that is through differs from the undisturbed one."""
-    log, expected = points(run), points(whole)
+    log, expected = scalars(run), scalars(whole)
     episodes = {"charts/episodic_return", "charts/episodic_length"}
     assert log.keys() - episodes == expected.keys() - episodes, f"no points of {expected.keys() - log.keys()}"
     for tag in log.keys() - episodes:

@@ -345,12 +345,15 @@ def finish(process, seconds=300):
 
 
 def scalars(folder):
-    """{tag: [(step, value), ...]} of a run, in the order of writing over all its event files; hides nothing."""
+    """{tag: [(step, value), ...]} of a run; its event files follow each other by their first step. Hides nothing."""
+    files = []
+    for path in folder.glob("events.*"):
+        events = LegacyEventFileLoader(str(path)).Load()
+        files.append([(event.step, each.tag, each.simple_value) for event in events for each in event.summary.value])
     points = {}
-    for path in sorted(folder.glob("events.*"), key=lambda path: (path.stat().st_mtime_ns, path.name)):
-        for event in LegacyEventFileLoader(str(path)).Load():
-            for value in event.summary.value:
-                points.setdefault(value.tag, []).append((event.step, value.simple_value))
+    for file in sorted(filter(None, files), key=lambda file: file[0]):
+        for step, tag, value in file:
+            points.setdefault(tag, []).append((step, value))
     return points
 
 
