@@ -9,6 +9,7 @@
 A mark such as [core 5] names the implementation detail that its line carries; docs/details.md explains each.
 """
 
+import ctypes
 import dataclasses
 import importlib.metadata
 import io
@@ -251,6 +252,9 @@ class Run:
         if self.batch_size % args.num_minibatches or self.num_updates < 1:
             sys.exit(f"error: a rollout is {self.batch_size} steps; --num-minibatches must divide it, training hold it")
         torch.set_num_threads(args.threads)
+        if hasattr(ctypes.pythonapi, "mallopt"):  # glibc: keep freed memory, which each minibatch would fetch anew
+            ctypes.pythonapi.mallopt(-4, 0)  # M_MMAP_MAX
+            ctypes.pythonapi.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
         torch.manual_seed(args.seed)
         torch.backends.cudnn.deterministic = True
         name = f"{args.env_id}__{Path(__file__).stem}__{args.seed}__{time.strftime('%Y%m%d-%H%M%S')}"
@@ -383,7 +387,7 @@ def train(args):
         clip_coef = args.clip_coef * (remaining if args.anneal_clip else 1.0)  # [aux 1]
 
         rollout, rewards, dones, stats = [], [], [], []
-        with torch.no_grad():
+        with torch.inference_mode():
             for _ in range(args.num_steps):
                 obs = torch.from_numpy(next_obs).to(device)
                 policy, value = agent(obs)
@@ -407,7 +411,7 @@ def train(args):
 
         for _ in range(args.update_epochs):
             for rows in torch.randperm(run.batch_size, device=device).chunk(args.num_minibatches):  # [core 6]
-                stats.append(step(agent, optimizer, Batch(*(x[rows] for x in batch)), clip_coef, args))
+                stats.append(step(agent, optimizer, Batch(*(x.index_select(0, rows) for x in batch)), clip_coef, args))
             if args.target_kl is not None and stats[-1]["approx_kl"] > args.target_kl:  # [aux 3]
                 break
         scalars = {f"losses/{name}": torch.stack([s[name] for s in stats]).mean().item() for name in stats[0]}

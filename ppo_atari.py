@@ -12,6 +12,7 @@
 A mark such as [core 5] names the implementation detail that its line carries; docs/details.md explains each.
 """
 
+import ctypes
 import dataclasses
 import importlib.metadata
 import io
@@ -167,8 +168,10 @@ def make_env(args, index, folder):
     if "FIRE" in env.unwrapped.get_action_meanings():
         env = FireReset(env)  # [atari 4]
     env = gym.wrappers.TransformReward(WarpFrame(env), np.sign)  # [atari 5]; [atari 6] a reward is its sign
-    # [atari 7] the newest frames, oldest first, uint8 [frames, 84, 84]; black before an episode's first one
-    return gym.wrappers.FrameStackObservation(env, args.frame_stack, padding_type="zero")
+    # [atari 7] the newest frames, oldest first, uint8 [84, 84, frames]; black before an episode's first one
+    env = gym.wrappers.FrameStackObservation(env, args.frame_stack, padding_type="zero")
+    images = gym.spaces.Box(0, 255, (84, 84, args.frame_stack), np.uint8)  # [atari 7]
+    return gym.wrappers.TransformObservation(env, lambda x: cv2.merge(x).reshape(images.shape), images)  # [atari 7]
 
 
 def make_envs(args, folder):
@@ -209,8 +212,8 @@ def nature_cnn(channels):
     return nn.Sequential(
         layer_init(nn.Conv2d(channels, 32, 8, stride=4)), nn.ReLU(),
         layer_init(nn.Conv2d(32, 64, 4, stride=2)), nn.ReLU(),
-        layer_init(nn.Conv2d(64, 64, 3)), nn.ReLU(),
-        nn.Flatten(), layer_init(nn.Linear(64 * 7 * 7, 512)), nn.ReLU(),
+        layer_init(nn.Conv2d(64, 64, 3)), nn.Flatten(), nn.ReLU(),
+        layer_init(nn.Linear(64 * 7 * 7, 512)), nn.ReLU(),
     ).to(memory_format=torch.channels_last)  # fmt: skip
 
 
@@ -220,15 +223,15 @@ class Agent(nn.Module):
     def __init__(self, envs):
         super().__init__()
         self.bf16 = False  # [atari 8]
-        channels, actions = envs.single_observation_space.shape[0], envs.single_action_space.n  # [atari 7] frames
+        channels, actions = envs.single_observation_space.shape[-1], envs.single_action_space.n  # [atari 7] frames
         self.trunk = nature_cnn(channels)  # [core 13] [atari 8]
         self.policy = layer_init(nn.Linear(512, actions), std=0.01)  # [atari 8]
         self.value = layer_init(nn.Linear(512, 1), std=1.0)  # [atari 8]
 
     def forward(self, obs):
-        """The policy in B observations, uint8 [B, channels, 84, 84], and their values, float32 [B]."""
+        """The policy in B observations, uint8 [B, 84, 84, channels], and their values, float32 [B]."""
         with torch.autocast(obs.device.type, torch.bfloat16, enabled=self.bf16):  # [atari 8]
-            hidden = self.trunk(obs.to(memory_format=torch.channels_last).float().div_(255))  # [core 13] [atari 9]
+            hidden = self.trunk(obs.movedim(-1, 1).float().div_(255))  # [core 13] [atari 9]
         hidden = hidden.float()  # [atari 8]
         return Categorical(self.policy(hidden)), self.value(hidden).squeeze(-1)
 
@@ -354,6 +357,9 @@ class Run:
         if self.batch_size % args.num_minibatches or self.num_updates < 1:
             sys.exit(f"error: a rollout is {self.batch_size} steps; --num-minibatches must divide it, training hold it")
         torch.set_num_threads(args.threads)
+        if hasattr(ctypes.pythonapi, "mallopt"):  # glibc: keep freed memory, which each minibatch would fetch anew
+            ctypes.pythonapi.mallopt(-4, 0)  # M_MMAP_MAX
+            ctypes.pythonapi.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
         torch.manual_seed(args.seed)
         torch.backends.cudnn.deterministic = True
         name = f"{args.env_id}__{Path(__file__).stem}__{args.seed}__{time.strftime('%Y%m%d-%H%M%S')}"
@@ -487,7 +493,7 @@ def train(args):
         clip_coef = args.clip_coef * (remaining if args.anneal_clip else 1.0)  # [aux 1]
 
         rollout, rewards, dones, stats = [], [], [], []
-        with torch.no_grad():
+        with torch.inference_mode():
             for _ in range(args.num_steps):
                 obs = torch.from_numpy(next_obs).to(device)
                 policy, value = agent(obs)
@@ -511,7 +517,7 @@ def train(args):
 
         for _ in range(args.update_epochs):
             for rows in torch.randperm(run.batch_size, device=device).chunk(args.num_minibatches):  # [core 6]
-                stats.append(step(agent, optimizer, Batch(*(x[rows] for x in batch)), clip_coef, args))
+                stats.append(step(agent, optimizer, Batch(*(x.index_select(0, rows) for x in batch)), clip_coef, args))
             if args.target_kl is not None and stats[-1]["approx_kl"] > args.target_kl:  # [aux 3]
                 break
         scalars = {f"losses/{name}": torch.stack([s[name] for s in stats]).mean().item() for name in stats[0]}

@@ -12,6 +12,7 @@
 A mark such as [core 5] names the implementation detail that its line carries; docs/details.md explains each.
 """
 
+import ctypes
 import dataclasses
 import difflib
 import importlib.metadata
@@ -90,7 +91,7 @@ class EnvPool(gym.vector.VectorEnv):
         self.make = partial(envpool.make_gymnasium, args.env_id, num_envs=args.num_envs, stack_num=1, **options)
         self.pool = self.make(seed=args.seed)  # [core 1]
         self.num_envs, self.single_action_space = args.num_envs, self.pool.action_space
-        self.single_observation_space = gym.spaces.Box(0, 255, (args.frame_stack, 84, 84), np.uint8)
+        self.single_observation_space = gym.spaces.Box(0, 255, (84, 84, args.frame_stack), np.uint8)
 
     def reset(self, seed=None, options=None):
         """[core 1] New games; EnvPool can be seeded only when it is made."""
@@ -100,13 +101,13 @@ class EnvPool(gym.vector.VectorEnv):
         frames, _ = self.pool.reset()
         self.scores, self.lengths = np.zeros(self.num_envs), np.zeros(self.num_envs, dtype=int)
         self.stack = np.zeros((self.num_envs, *self.single_observation_space.shape), dtype=np.uint8)
-        self.stack[:, -1:] = frames
+        self.stack[..., -1:] = np.moveaxis(frames, 1, -1)
         return self.stack.copy(), {}
 
     def step(self, actions):
         """[core 1] As gymnasium's vector environments with AutoresetMode.SAME_STEP."""
         frames, _, terminated, truncated, info = self.pool.step(actions)
-        self.stack = np.concatenate((self.stack[:, 1:], frames), axis=1)  # [atari 7]
+        self.stack = np.concatenate((self.stack[..., 1:], np.moveaxis(frames, 1, -1)), axis=-1)  # [atari 7]
         self.scores += info["reward"]  # not yet clipped, over lost lives
         self.lengths += 1
         infos, done, over = {}, terminated | truncated, (info["terminated"] == 1) | truncated
@@ -117,7 +118,7 @@ class EnvPool(gym.vector.VectorEnv):
             ended = np.flatnonzero(done)
             self.stack[ended] = 0
             # EnvPool ignores the action in the step after an end: that step is made here, and nobody trains on it
-            self.stack[ended, -1:] = self.pool.step(np.zeros(len(ended), dtype=int), ended)[0]
+            self.stack[ended, ..., -1] = self.pool.step(np.zeros(len(ended), dtype=int), ended)[0][:, 0]
         return self.stack.copy(), np.sign(info["reward"]), terminated, truncated, infos  # [atari 6]
 
     def close(self):
@@ -167,8 +168,8 @@ def nature_cnn(channels):
     return nn.Sequential(
         layer_init(nn.Conv2d(channels, 32, 8, stride=4)), nn.ReLU(),
         layer_init(nn.Conv2d(32, 64, 4, stride=2)), nn.ReLU(),
-        layer_init(nn.Conv2d(64, 64, 3)), nn.ReLU(),
-        nn.Flatten(), layer_init(nn.Linear(64 * 7 * 7, 512)), nn.ReLU(),
+        layer_init(nn.Conv2d(64, 64, 3)), nn.Flatten(), nn.ReLU(),
+        layer_init(nn.Linear(64 * 7 * 7, 512)), nn.ReLU(),
     ).to(memory_format=torch.channels_last)  # fmt: skip
 
 
@@ -178,15 +179,15 @@ class Agent(nn.Module):
     def __init__(self, envs):
         super().__init__()
         self.bf16 = False  # [atari 8]
-        channels, actions = envs.single_observation_space.shape[0], envs.single_action_space.n  # [atari 7] frames
+        channels, actions = envs.single_observation_space.shape[-1], envs.single_action_space.n  # [atari 7] frames
         self.trunk = nature_cnn(channels)  # [core 13] [atari 8]
         self.policy = layer_init(nn.Linear(512, actions), std=0.01)  # [atari 8]
         self.value = layer_init(nn.Linear(512, 1), std=1.0)  # [atari 8]
 
     def forward(self, obs):
-        """The policy in B observations, uint8 [B, channels, 84, 84], and their values, float32 [B]."""
+        """The policy in B observations, uint8 [B, 84, 84, channels], and their values, float32 [B]."""
         with torch.autocast(obs.device.type, torch.bfloat16, enabled=self.bf16):  # [atari 8]
-            hidden = self.trunk(obs.to(memory_format=torch.channels_last).float().div_(255))  # [core 13] [atari 9]
+            hidden = self.trunk(obs.movedim(-1, 1).float().div_(255))  # [core 13] [atari 9]
         hidden = hidden.float()  # [atari 8]
         return Categorical(self.policy(hidden)), self.value(hidden).squeeze(-1)
 
@@ -312,6 +313,9 @@ class Run:
         if self.batch_size % args.num_minibatches or self.num_updates < 1:
             sys.exit(f"error: a rollout is {self.batch_size} steps; --num-minibatches must divide it, training hold it")
         torch.set_num_threads(args.threads)
+        if hasattr(ctypes.pythonapi, "mallopt"):  # glibc: keep freed memory, which each minibatch would fetch anew
+            ctypes.pythonapi.mallopt(-4, 0)  # M_MMAP_MAX
+            ctypes.pythonapi.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
         torch.manual_seed(args.seed)
         torch.backends.cudnn.deterministic = True
         name = f"{args.env_id}__{Path(__file__).stem}__{args.seed}__{time.strftime('%Y%m%d-%H%M%S')}"
@@ -445,7 +449,7 @@ def train(args):
         clip_coef = args.clip_coef * (remaining if args.anneal_clip else 1.0)  # [aux 1]
 
         rollout, rewards, dones, stats = [], [], [], []
-        with torch.no_grad():
+        with torch.inference_mode():
             for _ in range(args.num_steps):
                 obs = torch.from_numpy(next_obs).to(device)
                 policy, value = agent(obs)
@@ -469,7 +473,7 @@ def train(args):
 
         for _ in range(args.update_epochs):
             for rows in torch.randperm(run.batch_size, device=device).chunk(args.num_minibatches):  # [core 6]
-                stats.append(step(agent, optimizer, Batch(*(x[rows] for x in batch)), clip_coef, args))
+                stats.append(step(agent, optimizer, Batch(*(x.index_select(0, rows) for x in batch)), clip_coef, args))
             if args.target_kl is not None and stats[-1]["approx_kl"] > args.target_kl:  # [aux 3]
                 break
         scalars = {f"losses/{name}": torch.stack([s[name] for s in stats]).mean().item() for name in stats[0]}

@@ -12,6 +12,7 @@
 A mark such as [core 5] names the implementation detail that its line carries; docs/details.md explains each.
 """
 
+import ctypes
 import dataclasses
 import importlib.metadata
 import io
@@ -167,8 +168,10 @@ def make_env(args, index, folder):
     if "FIRE" in env.unwrapped.get_action_meanings():
         env = FireReset(env)  # [atari 4]
     env = gym.wrappers.TransformReward(WarpFrame(env), np.sign)  # [atari 5]; [atari 6] a reward is its sign
-    # [atari 7] the newest frames, oldest first, uint8 [frames, 84, 84]; black before an episode's first one
-    return gym.wrappers.FrameStackObservation(env, args.frame_stack, padding_type="zero")
+    # [atari 7] the newest frames, oldest first, uint8 [84, 84, frames]; black before an episode's first one
+    env = gym.wrappers.FrameStackObservation(env, args.frame_stack, padding_type="zero")
+    images = gym.spaces.Box(0, 255, (84, 84, args.frame_stack), np.uint8)  # [atari 7]
+    return gym.wrappers.TransformObservation(env, lambda x: cv2.merge(x).reshape(images.shape), images)  # [atari 7]
 
 
 def make_envs(args, folder):
@@ -213,8 +216,8 @@ def nature_cnn(channels):
     return nn.Sequential(
         layer_init(nn.Conv2d(channels, 32, 8, stride=4)), nn.ReLU(),
         layer_init(nn.Conv2d(32, 64, 4, stride=2)), nn.ReLU(),
-        layer_init(nn.Conv2d(64, 64, 3)), nn.ReLU(),
-        nn.Flatten(), layer_init(nn.Linear(64 * 7 * 7, 512)), nn.ReLU(),
+        layer_init(nn.Conv2d(64, 64, 3)), nn.Flatten(), nn.ReLU(),
+        layer_init(nn.Linear(64 * 7 * 7, 512)), nn.ReLU(),
     ).to(memory_format=torch.channels_last)  # fmt: skip
 
 
@@ -224,7 +227,7 @@ class Agent(nn.Module):
     def __init__(self, envs):
         super().__init__()
         self.bf16 = False  # [atari 8]
-        channels, actions = envs.single_observation_space.shape[0], envs.single_action_space.n  # [atari 7] frames
+        channels, actions = envs.single_observation_space.shape[-1], envs.single_action_space.n  # [atari 7] frames
         self.trunk = nature_cnn(channels)  # [core 13] [atari 8]
         # [lstm 1] orthogonal weights of gain 1, one over all gates, and a single bias, of zeros (a2c/utils.py)
         self.lstm = nn.LSTM(512, 128)
@@ -238,11 +241,11 @@ class Agent(nn.Module):
     def forward(self, obs, state, dones):
         """T steps of E environments: the policy and values, float32 [T * E], and the state after the last step.
 
-        obs: uint8 [T * E, channels, 84, 84]; state: [lstm 5] hidden and cell before the first step, two [1, E, 128];
+        obs: uint8 [T * E, 84, 84, channels]; state: [lstm 5] hidden and cell before the first step, two [1, E, 128];
         dones: bool [T, E], true where an observation opens an episode.
         """
         with torch.autocast(obs.device.type, torch.bfloat16, enabled=self.bf16):  # [atari 8]
-            hidden = self.trunk(obs.to(memory_format=torch.channels_last).float().div_(255))  # [core 13] [atari 9]
+            hidden = self.trunk(obs.movedim(-1, 1).float().div_(255))  # [core 13] [atari 9]
         hidden = hidden.float()  # [atari 8]
         hidden, outputs = hidden.view(*dones.shape, 512), []
         # [lstm 3] the state starts again from zero with each episode; between two such steps the LSTM runs through
@@ -378,6 +381,9 @@ class Run:
         if self.batch_size % args.num_minibatches or self.num_updates < 1:
             sys.exit(f"error: a rollout is {self.batch_size} steps; --num-minibatches must divide it, training hold it")
         torch.set_num_threads(args.threads)
+        if hasattr(ctypes.pythonapi, "mallopt"):  # glibc: keep freed memory, which each minibatch would fetch anew
+            ctypes.pythonapi.mallopt(-4, 0)  # M_MMAP_MAX
+            ctypes.pythonapi.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
         torch.manual_seed(args.seed)
         torch.backends.cudnn.deterministic = True
         name = f"{args.env_id}__{Path(__file__).stem}__{args.seed}__{time.strftime('%Y%m%d-%H%M%S')}"
@@ -514,7 +520,7 @@ def train(args):
 
         rollout, rewards, dones, stats = [], [], [], []
         initial_state = state  # [lstm 5]
-        with torch.no_grad():
+        with torch.inference_mode():
             for _ in range(args.num_steps):
                 obs = torch.from_numpy(next_obs).to(device)
                 policy, value, state = agent(obs, state, torch.from_numpy(next_done[None]).to(device))  # [lstm 3]
@@ -543,7 +549,7 @@ def train(args):
         for _ in range(args.update_epochs):
             # [core 6] [lstm 4] a minibatch is the sequences of some of the environments
             for n in torch.randperm(args.num_envs, device=device).chunk(args.num_minibatches):
-                *flat, done = (x[:, n] for x in columns)
+                *flat, done = (x.index_select(1, n) for x in columns)
                 minibatch = Batch(*(x.flatten(0, 1) for x in flat), done, tuple(s[:, n] for s in initial_state))
                 stats.append(step(agent, optimizer, minibatch, clip_coef, args))
             if args.target_kl is not None and stats[-1]["approx_kl"] > args.target_kl:  # [aux 3]

@@ -9,6 +9,7 @@
 A mark such as [core 5] names the implementation detail that its line carries; docs/details.md explains each.
 """
 
+import ctypes
 import dataclasses
 import importlib.metadata
 import io
@@ -84,7 +85,7 @@ class Normalize(gym.vector.VectorWrapper):
 
     def scale(self, obs):
         """[continuous 6] [continuous 7] Observations of mean 0 and deviation 1, clipped to 10: float32 from float."""
-        return np.clip((obs - self.obs_stats.mean) / np.sqrt(self.obs_stats.var + 1e-8), -10, 10).astype(np.float32)
+        return ((obs - self.obs_stats.mean) / np.sqrt(self.obs_stats.var + 1e-8)).clip(-10, 10).astype(np.float32)
 
     def reset(self, **kwargs):
         obs, infos = self.env.reset(**kwargs)
@@ -93,14 +94,14 @@ class Normalize(gym.vector.VectorWrapper):
         return self.scale(obs), infos
 
     def step(self, actions):
-        actions = np.clip(actions, self.single_action_space.low, self.single_action_space.high)  # [continuous 5]
+        actions = actions.clip(self.single_action_space.low, self.single_action_space.high)  # [continuous 5]
         obs, rewards, terminated, truncated, infos = self.env.step(actions)
         if not (finite := np.isfinite(obs).all(axis=1) & np.isfinite(rewards)).all():
             sys.exit(f"error: environment {finite.argmin()} gave NaN or inf at step {int(self.return_stats.count)}")
         self.returns = self.returns * self.gamma + rewards
         self.obs_stats.update(obs)
         self.return_stats.update(self.returns)
-        rewards = np.clip(rewards / np.sqrt(self.return_stats.var + 1e-8), -10, 10)  # [continuous 8] [continuous 9]
+        rewards = (rewards / np.sqrt(self.return_stats.var + 1e-8)).clip(-10, 10)  # [continuous 8] [continuous 9]
         self.returns[terminated | truncated] = 0
         for i in np.flatnonzero(terminated | truncated):
             infos["final_obs"][i] = self.scale(infos["final_obs"][i])
@@ -304,6 +305,9 @@ class Run:
         if self.batch_size % args.num_minibatches or self.num_updates < 1:
             sys.exit(f"error: a rollout is {self.batch_size} steps; --num-minibatches must divide it, training hold it")
         torch.set_num_threads(args.threads)
+        if hasattr(ctypes.pythonapi, "mallopt"):  # glibc: keep freed memory, which each minibatch would fetch anew
+            ctypes.pythonapi.mallopt(-4, 0)  # M_MMAP_MAX
+            ctypes.pythonapi.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
         torch.manual_seed(args.seed)
         torch.backends.cudnn.deterministic = True
         name = f"{args.env_id}__{Path(__file__).stem}__{args.seed}__{time.strftime('%Y%m%d-%H%M%S')}"
@@ -436,7 +440,7 @@ def train(args):
         clip_coef = args.clip_coef * (remaining if args.anneal_clip else 1.0)  # [aux 1]
 
         rollout, rewards, dones, stats = [], [], [], []
-        with torch.no_grad():
+        with torch.inference_mode():
             for _ in range(args.num_steps):
                 obs = torch.from_numpy(next_obs).to(device)
                 policy, value = agent(obs)
@@ -460,7 +464,7 @@ def train(args):
 
         for _ in range(args.update_epochs):
             for rows in torch.randperm(run.batch_size, device=device).chunk(args.num_minibatches):  # [core 6]
-                stats.append(step(agent, optimizer, Batch(*(x[rows] for x in batch)), clip_coef, args))
+                stats.append(step(agent, optimizer, Batch(*(x.index_select(0, rows) for x in batch)), clip_coef, args))
             if args.target_kl is not None and stats[-1]["approx_kl"] > args.target_kl:  # [aux 3]
                 break
         scalars = {f"losses/{name}": torch.stack([s[name] for s in stats]).mean().item() for name in stats[0]}

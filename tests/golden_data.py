@@ -185,15 +185,15 @@ CONFIGS = {
     "mlp_copy_discrete": Config(ppo, box(6), gym.spaces.Discrete(3), POLICY_TRUNK | VALUE_TRUNK | HEADS),
     "mlp_shared_discrete": Config(ppo_shared, box(4), gym.spaces.Discrete(2), TRUNK | HEADS),
     "cnn": Config(
-        ppo_atari, gym.spaces.Box(0, 255, (4, 84, 84), np.uint8), gym.spaces.Discrete(4), CNN | HEADS, channels_first
+        ppo_atari, gym.spaces.Box(0, 255, (84, 84, 4), np.uint8), gym.spaces.Discrete(4), CNN | HEADS
     ),
     "mlp_copy_box": Config(
         ppo_continuous_action, box(11), box(3), POLICY_TRUNK | VALUE_TRUNK | HEADS | {"pi/logstd": ("logstd", row)},
         pdflat=lambda pdflat: pdflat, policy_numbers=mean_and_logstd,
     ),
     "cnn_lstm": Config(
-        ppo_atari_lstm, gym.spaces.Box(0, 255, (1, 84, 84), np.uint8), gym.spaces.Discrete(4), CNN | LSTM | HEADS,
-        channels_first, memory=True,
+        ppo_atari_lstm, gym.spaces.Box(0, 255, (84, 84, 1), np.uint8), gym.spaces.Discrete(4), CNN | LSTM | HEADS,
+        memory=True,
     ),
     "mlp_multidiscrete": Config(
         ppo_multidiscrete, box(7), gym.spaces.MultiDiscrete([3, 4, 2]), TRUNK | HEADS,

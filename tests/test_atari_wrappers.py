@@ -131,9 +131,9 @@ def assert_run_with_repeated_first_frame(env, log, data, run):
 
     def start():
         obs, _ = env.reset()
-        assert obs.shape == (4, 84, 84) and obs.dtype == np.uint8
-        assert not obs[:-1].any()
-        return np.repeat(obs[-1][..., np.newaxis], 4, axis=-1)
+        assert obs.shape == (84, 84, 4) and obs.dtype == np.uint8
+        assert not obs[..., :-1].any()
+        return np.repeat(obs[..., -1:], 4, axis=-1)
 
     resets, times = [], "reset_t" if data is REAL else "reset_after_t"
     stack = start()
@@ -141,7 +141,7 @@ def assert_run_with_repeated_first_frame(env, log, data, run):
     assert len(log) == data[f"{run}/nraw_reset" if data is REAL else f"{run}/reset_nraw"]
     for t, action in enumerate(data[f"{run}/actions"]):
         obs, reward, terminated, truncated, info = env.step(action)
-        stack = np.concatenate([stack[..., 1:], obs[-1][..., np.newaxis]], axis=-1)
+        stack = np.concatenate([stack[..., 1:], obs[..., -1:]], axis=-1)
         assert_step(data, run, t, stack, reward, terminated or truncated, info.get("episode"), log)
         if terminated or truncated:
             stack = start()
@@ -154,13 +154,13 @@ def assert_run_with_repeated_first_frame(env, log, data, run):
 def assert_vectorised_run(envs, log, data, run):
     """Steps through a run recorded as ppo2 trains: black before the first frame, restarted in the same step."""
     obs, _ = envs.reset()
-    np.testing.assert_array_equal(obs[0].transpose(1, 2, 0), data[f"{run}/reset_obs"])
+    np.testing.assert_array_equal(obs[0], data[f"{run}/reset_obs"])
     for t, action in enumerate(data[f"{run}/actions"]):
         obs, rewards, terminated, truncated, info = envs.step(np.array([action]))
-        assert obs.shape == (1, 4, 84, 84) and obs.dtype == np.uint8
+        assert obs.shape == (1, 84, 84, 4) and obs.dtype == np.uint8
         ended = info.get("final_info", {})
         episode = {key: ended["episode"][key][0] for key in "rl"} if ended.get("_episode", [False])[0] else None
-        assert_step(data, run, t, obs[0].transpose(1, 2, 0), rewards[0], terminated[0] or truncated[0], episode, log)
+        assert_step(data, run, t, obs[0], rewards[0], terminated[0] or truncated[0], episode, log)
         assert data is REAL or len(log) == data[f"{run}/nraw_after_step"][t]
     assert_raw(log, data, run)
 
@@ -175,7 +175,9 @@ def wrapped(env, episodic_life=True, clip_reward=True):
     env = ppo_atari.WarpFrame(env)
     if clip_reward:
         env = gym.wrappers.TransformReward(env, np.sign)
-    return gym.wrappers.FrameStackObservation(env, 4, padding_type="zero")
+    env = gym.wrappers.FrameStackObservation(env, 4, padding_type="zero")
+    images = gym.spaces.Box(0, 255, (84, 84, 4), np.uint8)
+    return gym.wrappers.TransformObservation(env, lambda x: ppo_atari.cv2.merge(x).reshape(images.shape), images)
 
 
 def seeded():

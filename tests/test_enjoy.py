@@ -130,12 +130,12 @@ def test_returns_are_raw_and_statistics_frozen(tmp_path):
 def test_the_memory_is_carried_from_step_to_step():
     """As the agent itself runs over the sequence; episodes open in the third and in the sixth step."""
     spaces = SimpleNamespace(
-        single_observation_space=gym.spaces.Box(0, 255, (1, 84, 84), np.uint8),
+        single_observation_space=gym.spaces.Box(0, 255, (84, 84, 1), np.uint8),
         single_action_space=gym.spaces.Discrete(4),
     )
     agent = LSTM.module.Agent(spaces)
     torch.nn.init.normal_(agent.policy.weight)
-    obs, dones = torch.randint(256, (8, 1, 84, 84), dtype=torch.uint8), torch.zeros(8, 1, dtype=torch.bool)
+    obs, dones = torch.randint(256, (8, 84, 84, 1), dtype=torch.uint8), torch.zeros(8, 1, dtype=torch.bool)
     dones[[2, 5]] = True
     with torch.no_grad():
         agent.policy.bias -= agent(obs, (torch.zeros(1, 1, 128),) * 2, dones)[0].logits.mean(0)

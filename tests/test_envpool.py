@@ -29,7 +29,7 @@ def test_the_stream_that_the_learner_sees(machado):
     envs = script.EnvPool(script.Args(num_envs=N, machado=machado))
     assert envs.single_action_space.n == (18 if machado else 4)
     before, _ = envs.reset()
-    assert before.dtype == np.uint8 and not before[:, :-1].any() and before[:, -1].any(axis=(1, 2)).all()
+    assert before.dtype == np.uint8 and not before[..., :-1].any() and before[..., -1].any(axis=(1, 2)).all()
     envs.pool = asked = Asked(envs.pool)
     random, scores, lengths = np.random.default_rng(1), np.zeros(N), np.zeros(N, dtype=int)
     games = episodes = 0
@@ -39,9 +39,10 @@ def test_the_stream_that_the_learner_sees(machado):
         obs, rewards, terminated, truncated, infos = envs.step(actions)
         done = terminated | truncated
         _, sent, frames, _, _, _, info = asked.calls[first]
+        stack = np.concatenate([before[..., 1:], np.moveaxis(frames, 1, -1)], axis=-1)
         np.testing.assert_array_equal(sent, actions)
         np.testing.assert_array_equal(rewards, np.sign(info["reward"]))
-        np.testing.assert_array_equal(obs[~done], np.concatenate([before[:, 1:], frames], axis=1)[~done])
+        np.testing.assert_array_equal(obs[~done], stack[~done])
         scores, lengths = scores + info["reward"], lengths + 1
         over = (info["terminated"] == 1) | truncated
         assert len(asked.calls) - first == 1 + done.any()
@@ -50,9 +51,8 @@ def test_the_stream_that_the_learner_sees(machado):
             ids, _, opening, reward, ended, cut, later = asked.calls[first + 1]
             np.testing.assert_array_equal(ids, np.flatnonzero(done))
             assert not reward.any() and not ended.any() and not cut.any() and not later["terminated"].any()
-            assert not obs[done, :-1].any() and (obs[done, -1:] == opening).all()
-            final = np.concatenate([before[:, 1:], frames], axis=1)
-            np.testing.assert_array_equal(infos["final_obs"][done], final[done])
+            assert not obs[done, ..., :-1].any() and (obs[done, ..., -1] == opening[:, 0]).all()
+            np.testing.assert_array_equal(infos["final_obs"][done], stack[done])
             statistics = infos["final_info"]
             np.testing.assert_array_equal(statistics["_episode"], over)
             np.testing.assert_array_equal(statistics["episode"]["r"][over], scores[over])

@@ -364,6 +364,7 @@ def assert_same_uniform(weight, mean, std, low, high):
     np.testing.assert_allclose(weight.std(), std, rtol=2 * error)  # a normal of these bounds would have half of it
     assert abs(weight.mean()) < 3 * std * error and abs(mean) < 3 * std * error
 
+
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_initial_weights(name, seed):

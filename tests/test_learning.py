@@ -42,8 +42,7 @@ def test_cartpole(name, tmp_path):
 def test_the_number_that_is_shown_is_the_action(tmp_path):
     """Of 16; seeds 1 to 5 earned 11.2 to 11.4 over the last 50 episodes, the agent that they start with earns 1."""
     options = (
-        "--total-timesteps 12288 --num-envs 4 --num-steps 128 --num-minibatches 4 "
-        "--learning-rate 0.002 --gamma 0.5"
+        "--total-timesteps 12288 --num-envs 4 --num-steps 128 --num-minibatches 4 --learning-rate 0.002 --gamma 0.5"
     )
     with patched() as patch:
         put_in_place_of_games(scripts["ppo_continuous_action"], lambda images, index: Target(images), patch.setattr)

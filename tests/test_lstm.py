@@ -12,7 +12,7 @@ import ppo_atari_lstm as script
 
 T, E = 6, 3
 SPACES = SimpleNamespace(
-    single_observation_space=gym.spaces.Box(0, 255, (1, 84, 84), np.uint8), single_action_space=gym.spaces.Discrete(4)
+    single_observation_space=gym.spaces.Box(0, 255, (84, 84, 1), np.uint8), single_action_space=gym.spaces.Discrete(4)
 )
 
 
@@ -29,7 +29,7 @@ def agent():
 def test_a_sequence_equals_its_steps(agent, seed):
     """With episodes that open in any place, the first and the last step and neighbours among them."""
     random = np.random.default_rng(seed)
-    obs = torch.from_numpy(random.integers(0, 256, (T, E, 1, 84, 84), dtype=np.uint8))
+    obs = torch.from_numpy(random.integers(0, 256, (T, E, 84, 84, 1), dtype=np.uint8))
     dones = torch.from_numpy(random.random((T, E)) < (0.0, 0.3, 0.7, 1.0)[seed])
     state = tuple(torch.from_numpy(random.normal(size=(1, E, 128)).astype(np.float32)) for _ in range(2))
     policy, values, end = agent(obs.flatten(0, 1), state, dones)
@@ -48,7 +48,7 @@ def test_the_second_bias_of_torch_stays_zero():
     agent = script.Agent(SPACES)
     optimizer = torch.optim.Adam(agent.parameters(), 0.1, fused=True)
     zeros = (torch.zeros(1, E, 128),) * 2
-    obs, dones = torch.randint(256, (T * E, 1, 84, 84), dtype=torch.uint8), torch.zeros(T, E, dtype=torch.bool)
+    obs, dones = torch.randint(256, (T * E, 84, 84, 1), dtype=torch.uint8), torch.zeros(T, E, dtype=torch.bool)
     columns = torch.randint(4, (T * E,)), torch.zeros(T * E), torch.zeros(T * E), torch.randn(T * E)
     script.gradient_step(agent, optimizer, script.Batch(obs, *columns, dones, zeros), 0.1, script.Args())
     assert not agent.lstm.bias_hh_l0.any() and agent.lstm.bias_ih_l0.any()
@@ -61,7 +61,7 @@ class Recall(gym.Env):
 
     def show(self):
         level = 255 * self.sign if self.steps == 0 else 128
-        return np.full((1, 84, 84), level, np.uint8)
+        return np.full((84, 84, 1), level, np.uint8)
 
     def reset(self, seed=None, options=None):
         super().reset(seed=seed)

@@ -31,7 +31,7 @@ class Script(NamedTuple):
     packages: tuple[str, ...]  # imports beyond those of ppo.py
     quick: str  # options of a run of seconds on its default environment; an episode ends in it
     tiny: str  # options of the shortest run, on the same
-    images: bool  # it takes uint8 images [4, 84, 84], not vectors
+    images: bool  # it takes uint8 images [84, 84, 4], not vectors
     defaults: dict  # the blog post's hyperparameters, where they are not CLASSIC_CONTROL
     box: bool = False  # its actions are a Box, and its observations and rewards are normalised
     several: bool = False  # its actions are MultiDiscrete
@@ -67,10 +67,10 @@ SEVERAL = {
     "several": True,
 }
 SCRIPTS = [
-    Script("ppo", None, ("core", 1, 13), lines=425, **VECTORS),
-    Script("ppo_shared", "ppo", ("core", 13, 13), lines=425, **VECTORS),
+    Script("ppo", None, ("core", 1, 13), lines=430, **VECTORS),
+    Script("ppo_shared", "ppo", ("core", 13, 13), lines=430, **VECTORS),
     Script(
-        "ppo_atari", "ppo_shared", ("atari", 1, 9), lines=530,
+        "ppo_atari", "ppo_shared", ("atari", 1, 9), lines=535,
         unfit={"CartPole-v1": "ppo.py"},
         near_miss=("BreakutNoFrameskip-v4", "BreakoutNoFrameskip"),
         packages=("ale_py", "cv2"),
@@ -95,18 +95,18 @@ SCRIPTS = [
         },
         box=True,
     ),
-    Script("ppo_multidiscrete", "ppo_shared", ("multidiscrete", 1, 1), lines=485, **SEVERAL),
+    Script("ppo_multidiscrete", "ppo_shared", ("multidiscrete", 1, 1), lines=490, **SEVERAL),
 ]  # fmt: skip
 ATARI = next(script for script in SCRIPTS if script.name == "ppo_atari")
 MULTIDISCRETE = next(script for script in SCRIPTS if script.name == "ppo_multidiscrete")
 # those whose runs have tests of their own: test_lstm.py, test_envpool.py, test_procgen.py, test_multidiscrete.py
-LSTM = ATARI._replace(name="ppo_atari_lstm", parent="ppo_atari", marks=("lstm", 1, 5), lines=565)
+LSTM = ATARI._replace(name="ppo_atari_lstm", parent="ppo_atari", marks=("lstm", 1, 5), lines=570)
 ENVPOOL = ATARI._replace(
     name="ppo_atari_envpool", parent="ppo_atari", marks=("core", 1, 1), near_miss=("Breakut-v5", "Breakout-v5"),
     packages=("envpool",), defaults=ATARI.defaults | {"env_id": "Breakout-v5"},
 )  # fmt: skip
 PROCGEN = ATARI._replace(
-    name="ppo_procgen", parent="ppo_shared", marks=("procgen", 1, 1), lines=505, packages=("envpool",),
+    name="ppo_procgen", parent="ppo_shared", marks=("procgen", 1, 1), lines=510, packages=("envpool",),
     near_miss=("starpilt", "StarpilotEasy"),
     defaults={
         "total_timesteps": 25_000_000, "num_envs": 64, "num_steps": 256, "num_minibatches": 8, "update_epochs": 3,
@@ -115,12 +115,10 @@ PROCGEN = ATARI._replace(
     },
 )  # fmt: skip
 MASK = MULTIDISCRETE._replace(
-    name="ppo_multidiscrete_mask", parent="ppo_multidiscrete", marks=("aux", 4, 4), lines=515
+    name="ppo_multidiscrete_mask", parent="ppo_multidiscrete", marks=("aux", 4, 4), lines=520
 )  # fmt: skip
 every_script = pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
-every_text = pytest.mark.parametrize(
-    "script", [*SCRIPTS, LSTM, ENVPOOL, PROCGEN, MASK], ids=lambda script: script.name
-)
+every_text = pytest.mark.parametrize("script", [*SCRIPTS, LSTM, ENVPOOL, PROCGEN, MASK], ids=lambda script: script.name)
 
 
 class Toy(gym.Env):
@@ -130,18 +128,16 @@ class Toy(gym.Env):
     metadata = {"render_modes": []}
 
     def __init__(self, images):
-        shape, dtype = ((4, 84, 84), np.uint8) if images else ((4,), np.float32)
+        shape, dtype = ((84, 84, 4), np.uint8) if images else ((4,), np.float32)
         self.observation_space = gym.spaces.Box(0, 255, shape, dtype)
 
     def show(self, *numbers):
-        space = self.observation_space
-        column = np.reshape(numbers, (4,) + (1,) * (len(space.shape) - 1))
-        return np.broadcast_to(column, space.shape).astype(space.dtype)
+        return np.broadcast_to(numbers, self.observation_space.shape).astype(self.observation_space.dtype)
 
 
 def numbers_in(obs):
     """The four numbers that a batch of observations shows, [..., 4]."""
-    return obs[..., 0, 0] if obs.ndim > 3 else obs
+    return obs[..., 0, 0, :] if obs.ndim > 3 else obs
 
 
 class Step(NamedTuple):
