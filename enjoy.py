@@ -178,10 +178,10 @@ def picture(envs, obs):
     """What is to be seen, uint8 [H, W, 3]: as the environment draws it, or else the agent's newest frame."""
     if envs.render_mode == "rgb_array":
         return envs.render()[0]
-    if obs.dtype != np.uint8 or obs.ndim != 4 or min(obs.shape[2:]) < 32:
+    if obs.dtype != np.uint8 or obs.ndim != 4 or sorted(obs.shape[1:])[1] < 32:
         sys.exit("error: the environment draws no pictures, and what the agent sees is none: nothing to show")
-    newest = obs[0, -3:] if obs.shape[1] == 3 else obs[0, -1:].repeat(3, axis=0)
-    return newest.transpose(1, 2, 0)
+    # Procgen's colours come first; of frames stacked last, the newest in grey
+    return obs[0].transpose(1, 2, 0) if obs.shape[1] == 3 else obs[0, ..., -1:].repeat(3, axis=-1)
 
 
 def show(image):
