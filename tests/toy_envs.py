@@ -82,7 +82,7 @@ SCRIPTS = [
         },
     ),
     Script(
-        "ppo_continuous_action", "ppo", ("continuous", 1, 9), lines=480,
+        "ppo_continuous_action", "ppo", ("continuous", 1, 9), lines=485,
         unfit={"CartPole-v1": "ppo.py"},
         near_miss=("HalfCheeta-v5", "HalfCheetah"),
         packages=(),
