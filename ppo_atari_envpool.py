@@ -186,8 +186,9 @@ class Agent(nn.Module):
 
     def forward(self, obs):
         """The policy in B observations, uint8 [B, 84, 84, channels], and their values, float32 [B]."""
+        pixels = obs.movedim(-1, 1).to(torch.bfloat16 if self.bf16 else torch.float32).div_(255)  # [atari 9]
         with torch.autocast(obs.device.type, torch.bfloat16, enabled=self.bf16):  # [atari 8]
-            hidden = self.trunk(obs.movedim(-1, 1).float().div_(255))  # [core 13] [atari 9]
+            hidden = self.trunk(pixels)  # [core 13]
         hidden = hidden.float()  # [atari 8]
         return Categorical(self.policy(hidden)), self.value(hidden).squeeze(-1)
 

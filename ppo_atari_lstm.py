@@ -244,8 +244,9 @@ class Agent(nn.Module):
         obs: uint8 [T * E, 84, 84, channels]; state: [lstm 5] hidden and cell before the first step, two [1, E, 128];
         dones: bool [T, E], true where an observation opens an episode.
         """
+        pixels = obs.movedim(-1, 1).to(torch.bfloat16 if self.bf16 else torch.float32).div_(255)  # [atari 9]
         with torch.autocast(obs.device.type, torch.bfloat16, enabled=self.bf16):  # [atari 8]
-            hidden = self.trunk(obs.movedim(-1, 1).float().div_(255))  # [core 13] [atari 9]
+            hidden = self.trunk(pixels)  # [core 13]
         hidden = hidden.float()  # [atari 8]
         hidden, outputs = hidden.view(*dones.shape, 512), []
         # [lstm 3] the state starts again from zero with each episode; between two such steps the LSTM runs through

@@ -139,15 +139,15 @@ class Normal:
     """[continuous 1] Normal distribution of each of A actions, from means float32 [B, A] and log deviations [1, A]."""
 
     def __init__(self, mean, logstd):
-        self.mean, self.logstd = mean, logstd  # [continuous 2]
+        self.mean, self.logstd, self.std = mean, logstd, logstd.exp()  # [continuous 2]
 
     def sample(self):
         """[continuous 1] Actions, float32 [B, A], not clipped."""
-        return self.mean + self.logstd.exp() * torch.randn_like(self.mean)
+        return self.mean + self.std * torch.randn_like(self.mean)
 
     def log_prob(self, actions):
         """[continuous 3] Log probabilities, float32 [B], of actions float32 [B, A] with independent components."""
-        return -(0.5 * ((actions - self.mean) / self.logstd.exp()) ** 2 + self.logstd + math.log(math.tau) / 2).sum(-1)
+        return -(0.5 * ((actions - self.mean) / self.std) ** 2 + self.logstd + math.log(math.tau) / 2).sum(-1)
 
     def entropy(self):
         """Entropies, float32 [B]."""
