@@ -92,6 +92,12 @@ def load(results):
     return dict(experiments)
 
 
+def typed(option):
+    """The option (name, value) of a script as on its command line: "--num-envs 16", "--bf16" or "--no-anneal-lr"."""
+    name, value = option[0].replace("_", "-"), option[1]
+    return f"--{'' if value else 'no-'}{name}" if type(value) is bool else f"--{name} {value}"
+
+
 class Experiment(NamedTuple):
     """What one script did on one environment, and ppo2's runs to compare with: none, or of as many steps."""
 
@@ -103,8 +109,7 @@ class Experiment(NamedTuple):
 
     @property
     def title(self):
-        options = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in self.options.items())
-        return f"{self.env_id} · {self.script}.py {options}".strip()
+        return " ".join([f"{self.env_id} · {self.script}.py", *map(typed, self.options.items())])
 
     @property
     def steps(self):
@@ -243,7 +248,7 @@ def readme_table(experiments):
     for one in experiments:
         comparison = compared(one)
         verdict = f"{comparison.verdict}, p = {comparison.welch:.2f}" if comparison else ""
-        options = "".join(f" `--{name.replace('_', '-')} {value}`" for name, value in one.options.items())
+        options = "".join(f" `{typed(option)}`" for option in one.options.items())
         cells = [f"`{one.script}.py`{options}", one.env_id, one.steps]
         cells += [mean_and_spread(one.done), mean_and_spread(one.ppo2), verdict]
         lines.append(f"| {' | '.join(cells)} |")

@@ -83,6 +83,11 @@ def test_a_sweep_that_was_killed_repeats_nothing(folder, tmp_path):
     assert json.loads((run / "machine.json").read_text())["runs_at_once"] == 1
 
 
+def test_options_are_shown_as_they_are_typed():
+    options = {"num_envs": 16, "bf16": True, "anneal_lr": False}
+    assert [*map(report.typed, options.items())] == ["--num-envs 16", "--bf16", "--no-anneal-lr"]
+
+
 def test_a_sweep_knows_a_run_by_script_and_options(folder):
     def make(line="ppo.py --env-id CartPole-v1", seed="1", steps="2048"):
         return sweep.Ours(line.split(), seed, steps, folder)
