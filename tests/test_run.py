@@ -383,11 +383,11 @@ def test_progress_on_a_terminal(tmp_path):
     assert re.match(r"100%\|.+\| 2048/2048 \[\d\d:\d\d<00:00, +[\d.]+ steps/s, return [\d.]+\]", last), last
 
 
-# A program for another process: the pages of memory that the system had to find for a tensor of 80 MB, three times.
+# A program for another process: the pages of memory that the system had to find for a tensor of 80 MB, ten times.
 FAULTS = """
 import resource, ppo, torch
 ppo.Run(ppo.Args())
-for _ in range(3):
+for _ in range(10):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     torch.ones(20_000_000)
     print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
@@ -399,5 +399,5 @@ def test_freed_memory_is_kept(tmp_path):
     """Else every minibatch of images would have its memory fetched anew, a third of its time."""
     status, output, errors = finish(start(["-c", FAULTS], tmp_path))
     assert status == 0, errors
-    first, _, third = map(int, output.split())
-    assert first > 30 > third  # 30 huge pages would be 60 MB
+    first, *later = map(int, output.split())
+    assert sum(later) < 4 * first  # in all 9 of them, were it given back; once or twice it lies a little too small
