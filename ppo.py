@@ -301,7 +301,7 @@ class Run:
         """On Ctrl-C or SIGTERM: ends the run after the update under way; once more ends the program at once."""
         self.signal = number
         signal.signal(number, signal.SIG_DFL)
-        os.write(2, b"\nstopping after this update; once more stops at once\n")
+        os.write(2, b"\nstopping after this update; once more stops at once\n")  # print is not safe here
 
     def updates(self):
         """Yields the updates to do, 1 to the last, and shows the progress: a bar, or now and then a line in a file."""

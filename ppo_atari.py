@@ -170,7 +170,7 @@ def make_env(args, index, folder):
     env = gym.wrappers.TransformReward(WarpFrame(env), np.sign)  # [atari 5]; [atari 6] a reward is its sign
     # [atari 7] the newest frames, oldest first, uint8 [84, 84, frames]; black before an episode's first one
     env = gym.wrappers.FrameStackObservation(env, args.frame_stack, padding_type="zero")
-    images = gym.spaces.Box(0, 255, (84, 84, args.frame_stack), np.uint8)  # [atari 7]
+    images = gym.spaces.Box(0, 255, (84, 84, args.frame_stack), np.uint8)  # [atari 7] last: convolutions are faster
     return gym.wrappers.TransformObservation(env, lambda x: cv2.merge(x).reshape(images.shape), images)  # [atari 7]
 
 
@@ -407,7 +407,7 @@ class Run:
         """On Ctrl-C or SIGTERM: ends the run after the update under way; once more ends the program at once."""
         self.signal = number
         signal.signal(number, signal.SIG_DFL)
-        os.write(2, b"\nstopping after this update; once more stops at once\n")
+        os.write(2, b"\nstopping after this update; once more stops at once\n")  # print is not safe here
 
     def updates(self):
         """Yields the updates to do, 1 to the last, and shows the progress: a bar, or now and then a line in a file."""

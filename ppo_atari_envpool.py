@@ -101,7 +101,7 @@ class EnvPool(gym.vector.VectorEnv):
         frames, _ = self.pool.reset()
         self.scores, self.lengths = np.zeros(self.num_envs), np.zeros(self.num_envs, dtype=int)
         self.stack = np.zeros((self.num_envs, *self.single_observation_space.shape), dtype=np.uint8)
-        self.stack[..., -1:] = np.moveaxis(frames, 1, -1)
+        self.stack[..., -1] = frames[:, 0]
         return self.stack.copy(), {}
 
     def step(self, actions):
@@ -363,7 +363,7 @@ class Run:
         """On Ctrl-C or SIGTERM: ends the run after the update under way; once more ends the program at once."""
         self.signal = number
         signal.signal(number, signal.SIG_DFL)
-        os.write(2, b"\nstopping after this update; once more stops at once\n")
+        os.write(2, b"\nstopping after this update; once more stops at once\n")  # print is not safe here
 
     def updates(self):
         """Yields the updates to do, 1 to the last, and shows the progress: a bar, or now and then a line in a file."""

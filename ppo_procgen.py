@@ -203,7 +203,7 @@ class Agent(nn.Module):
 
     def forward(self, obs):
         """The policy in B observations, uint8 [B, channels, 64, 64], and their values, float32 [B]."""
-        # [procgen 1] on a CPU 64 images at a time, which reuse freed memory
+        # [procgen 1] on a CPU 64 images at a time, which takes less memory
         parts = obs.to(memory_format=torch.channels_last).split(64 if obs.is_cpu else len(obs))
         with torch.autocast(obs.device.type, torch.bfloat16, enabled=self.bf16):  # [procgen 1]
             hidden = torch.cat([self.trunk(part.float().div_(255)) for part in parts]).float()
@@ -380,7 +380,7 @@ class Run:
         """On Ctrl-C or SIGTERM: ends the run after the update under way; once more ends the program at once."""
         self.signal = number
         signal.signal(number, signal.SIG_DFL)
-        os.write(2, b"\nstopping after this update; once more stops at once\n")
+        os.write(2, b"\nstopping after this update; once more stops at once\n")  # print is not safe here
 
     def updates(self):
         """Yields the updates to do, 1 to the last, and shows the progress: a bar, or now and then a line in a file."""
