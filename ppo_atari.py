@@ -14,6 +14,7 @@ A mark such as [core 5] names the implementation detail that its line carries; d
 
 import ctypes
 import dataclasses
+import gc
 import importlib.metadata
 import io
 import json
@@ -94,15 +95,20 @@ class MaxAndSkip(gym.Wrapper):
 
     def __init__(self, env):
         super().__init__(env)
-        self.frames = np.zeros((2, *env.observation_space.shape), dtype=np.uint8)
+        self.screen = env.unwrapped.ale.getScreenRGB  # takes time: read only where it is seen
+        self.frames = np.zeros((2, *self.screen().shape), dtype=np.uint8)
+
+    def reset(self, **kwargs):
+        _, info = self.env.reset(**kwargs)
+        return self.screen(), info
 
     def step(self, action):
         total_reward = 0.0
         for i in range(4):
-            frame, reward, terminated, truncated, info = self.env.step(action)
+            _, reward, terminated, truncated, info = self.env.step(action)
             total_reward += reward
             if i >= 2:
-                self.frames[i - 2] = frame
+                self.screen(self.frames[i - 2])
             if terminated or truncated:
                 break
         return np.maximum(*self.frames), total_reward, terminated, truncated, info
@@ -158,7 +164,8 @@ def make_env(args, index, folder):
     """Environment `index`, its observations images; info["episode"] has the score and length of a whole game."""
     if "NoFrameskip" not in args.env_id:  # [atari 2] the skipping is done here
         sys.exit(f"error: {args.env_id} is not an Atari id such as BreakoutNoFrameskip-v4; ppo.py takes vectors")
-    env = gym.make(args.env_id, render_mode="rgb_array" if args.capture_video and index == 0 else None)
+    # [atari 2] observations are the 128 bytes of RAM: MaxAndSkip reads the screen
+    env = gym.make(args.env_id, render_mode="rgb_array" if args.capture_video and index == 0 else None, obs_type="ram")
     if not isinstance(env.action_space, gym.spaces.Discrete):
         sys.exit(f"error: {args.env_id}: Box actions need ppo_continuous_action.py, MultiDiscrete ppo_multidiscrete.py")
     if env.render_mode is not None:
@@ -285,8 +292,9 @@ def gradient(agent, minibatch, clip_coef, args):
     """Gives parameters without a gradient that of a minibatch's loss, clipped; returns the scalars to log."""
     loss, stats = ppo_loss(agent, minibatch, clip_coef, args)
     loss.backward()
-    norm = torch.cat([p.grad.flatten() for p in agent.parameters() if p.requires_grad]).square().sum().sqrt()
-    nn.utils.clip_grads_with_norm_(agent.parameters(), args.max_grad_norm, norm)  # [core 11] global gradient clipping
+    parameters = [p for p in agent.parameters() if p.requires_grad]
+    norm = torch.cat([p.grad.flatten() for p in parameters]).square().sum().sqrt()
+    nn.utils.clip_grads_with_norm_(parameters, args.max_grad_norm, norm)  # [core 11] global gradient clipping
     return stats
 
 
@@ -400,6 +408,7 @@ class Run:
         if wandb is not None:
             wandb.init(id=self.folder.name, resume="allow", dir=self.folder, config=about, sync_tensorboard=True)
         self.writer = SummaryWriter(self.folder)
+        gc.freeze()  # what is there stays to the end: garbage collection, 0.2 s otherwise, need not go through it
         print(f"{self.folder}: watch it with tensorboard --logdir {self.folder.parent}", flush=True)
         return carry
 
@@ -495,7 +504,8 @@ def train(args):
         clip_coef = args.clip_coef * (remaining if args.anneal_clip else 1.0)  # [aux 1]
 
         rollout, rewards, dones, stats = [], [], [], []
-        with torch.inference_mode():
+        # [atari 8] the outer autocast keeps the weights that --bf16 converts until the rollout ends
+        with torch.no_grad(), torch.autocast(device.type, enabled=False):
             for _ in range(args.num_steps):
                 obs = torch.from_numpy(next_obs).to(device)
                 policy, value = agent(obs)

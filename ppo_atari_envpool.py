@@ -15,6 +15,7 @@ A mark such as [core 5] names the implementation detail that its line carries; d
 import ctypes
 import dataclasses
 import difflib
+import gc
 import importlib.metadata
 import io
 import json
@@ -241,8 +242,9 @@ def gradient(agent, minibatch, clip_coef, args):
     """Gives parameters without a gradient that of a minibatch's loss, clipped; returns the scalars to log."""
     loss, stats = ppo_loss(agent, minibatch, clip_coef, args)
     loss.backward()
-    norm = torch.cat([p.grad.flatten() for p in agent.parameters() if p.requires_grad]).square().sum().sqrt()
-    nn.utils.clip_grads_with_norm_(agent.parameters(), args.max_grad_norm, norm)  # [core 11] global gradient clipping
+    parameters = [p for p in agent.parameters() if p.requires_grad]
+    norm = torch.cat([p.grad.flatten() for p in parameters]).square().sum().sqrt()
+    nn.utils.clip_grads_with_norm_(parameters, args.max_grad_norm, norm)  # [core 11] global gradient clipping
     return stats
 
 
@@ -356,6 +358,7 @@ class Run:
         if wandb is not None:
             wandb.init(id=self.folder.name, resume="allow", dir=self.folder, config=about, sync_tensorboard=True)
         self.writer = SummaryWriter(self.folder)
+        gc.freeze()  # what is there stays to the end: garbage collection, 0.2 s otherwise, need not go through it
         print(f"{self.folder}: watch it with tensorboard --logdir {self.folder.parent}", flush=True)
         return carry
 
@@ -451,7 +454,8 @@ def train(args):
         clip_coef = args.clip_coef * (remaining if args.anneal_clip else 1.0)  # [aux 1]
 
         rollout, rewards, dones, stats = [], [], [], []
-        with torch.inference_mode():
+        # [atari 8] the outer autocast keeps the weights that --bf16 converts until the rollout ends
+        with torch.no_grad(), torch.autocast(device.type, enabled=False):
             for _ in range(args.num_steps):
                 obs = torch.from_numpy(next_obs).to(device)
                 policy, value = agent(obs)

@@ -32,16 +32,22 @@ def fake_frame(k):
 class FakeGame(gym.Env):
     """An emulator that runs by a script whatever the actions are: frames, rewards, lives and ends are in the tables."""
 
-    observation_space, action_space = gym.spaces.Box(0, 255, (210, 160, 3), np.uint8), gym.spaces.Discrete(4)
+    observation_space, action_space = gym.spaces.Box(0, 255, (128,), np.uint8), gym.spaces.Discrete(4)
 
     def __init__(self, fire):
         self.frames, self.episode, self.left = 0, -1, 0
-        self.ale = SimpleNamespace(lives=lambda: self.left)
+        self.ale = SimpleNamespace(lives=lambda: self.left, getScreenRGB=self.screen)
         self.get_action_meanings = lambda: MEANINGS[fire]
+
+    def screen(self, buffer=None):
+        """ale_py's: the newest frame, or None where it is written into `buffer`."""
+        if buffer is None:
+            return fake_frame(self.frames - 1)
+        buffer[:] = fake_frame(self.frames - 1)
 
     def frame(self):
         self.frames += 1
-        return fake_frame(self.frames - 1)
+        return np.zeros(128, np.uint8)
 
     def reset(self, *, seed=None, options=None):
         self.episode, self.steps, self.left = self.episode + 1, 0, int(FAKE["LIVES"])
@@ -77,19 +83,19 @@ def noops_of(data, run):
 def record(env, draws):
     """Gives the innermost environment its numbers of no-ops; returns a list that fills with all that it is asked.
 
-    Each entry: (action or -1 for a reset, hash of the frame, reward, done, lives).
+    Each entry: (action or -1 for a reset, hash of the screen, reward, done, lives).
     """
     game, log = env.unwrapped, []
     reset, step = game.reset, game.step
 
     def logged_reset(**kwargs):
         obs, info = reset(**kwargs)
-        log.append((-1, sha1(obs), 0.0, False, game.ale.lives()))
+        log.append((-1, sha1(game.ale.getScreenRGB()), 0.0, False, game.ale.lives()))
         return obs, info
 
     def logged_step(action):
         obs, reward, terminated, truncated, info = step(action)
-        log.append((int(action), sha1(obs), reward, terminated or truncated, game.ale.lives()))
+        log.append((int(action), sha1(game.ale.getScreenRGB()), reward, terminated or truncated, game.ale.lives()))
         return obs, reward, terminated, truncated, info
 
     game.np_random, game.reset, game.step = Draws(iter(draws)), logged_reset, logged_step

@@ -67,10 +67,10 @@ SEVERAL = {
     "several": True,
 }
 SCRIPTS = [
-    Script("ppo", None, ("core", 1, 13), lines=430, **VECTORS),
-    Script("ppo_shared", "ppo", ("core", 13, 13), lines=430, **VECTORS),
+    Script("ppo", None, ("core", 1, 13), lines=435, **VECTORS),
+    Script("ppo_shared", "ppo", ("core", 13, 13), lines=435, **VECTORS),
     Script(
-        "ppo_atari", "ppo_shared", ("atari", 1, 9), lines=535,
+        "ppo_atari", "ppo_shared", ("atari", 1, 9), lines=550,
         unfit={"CartPole-v1": "ppo.py"},
         near_miss=("BreakutNoFrameskip-v4", "BreakoutNoFrameskip"),
         packages=("ale_py", "cv2"),
@@ -82,7 +82,7 @@ SCRIPTS = [
         },
     ),
     Script(
-        "ppo_continuous_action", "ppo", ("continuous", 1, 9), lines=485,
+        "ppo_continuous_action", "ppo", ("continuous", 1, 9), lines=490,
         unfit={"CartPole-v1": "ppo.py"},
         near_miss=("HalfCheeta-v5", "HalfCheetah"),
         packages=(),
@@ -95,18 +95,18 @@ SCRIPTS = [
         },
         box=True,
     ),
-    Script("ppo_multidiscrete", "ppo_shared", ("multidiscrete", 1, 1), lines=490, **SEVERAL),
+    Script("ppo_multidiscrete", "ppo_shared", ("multidiscrete", 1, 1), lines=495, **SEVERAL),
 ]  # fmt: skip
 ATARI = next(script for script in SCRIPTS if script.name == "ppo_atari")
 MULTIDISCRETE = next(script for script in SCRIPTS if script.name == "ppo_multidiscrete")
 # those whose runs have tests of their own: test_lstm.py, test_envpool.py, test_procgen.py, test_multidiscrete.py
-LSTM = ATARI._replace(name="ppo_atari_lstm", parent="ppo_atari", marks=("lstm", 1, 5), lines=570)
+LSTM = ATARI._replace(name="ppo_atari_lstm", parent="ppo_atari", marks=("lstm", 1, 5), lines=585)
 ENVPOOL = ATARI._replace(
     name="ppo_atari_envpool", parent="ppo_atari", marks=("core", 1, 1), near_miss=("Breakut-v5", "Breakout-v5"),
     packages=("envpool",), defaults=ATARI.defaults | {"env_id": "Breakout-v5"},
 )  # fmt: skip
 PROCGEN = ATARI._replace(
-    name="ppo_procgen", parent="ppo_shared", marks=("procgen", 1, 1), lines=510, packages=("envpool",),
+    name="ppo_procgen", parent="ppo_shared", marks=("procgen", 1, 1), lines=515, packages=("envpool",),
     near_miss=("starpilt", "StarpilotEasy"),
     defaults={
         "total_timesteps": 25_000_000, "num_envs": 64, "num_steps": 256, "num_minibatches": 8, "update_epochs": 3,
@@ -115,7 +115,7 @@ PROCGEN = ATARI._replace(
     },
 )  # fmt: skip
 MASK = MULTIDISCRETE._replace(
-    name="ppo_multidiscrete_mask", parent="ppo_multidiscrete", marks=("aux", 4, 4), lines=520
+    name="ppo_multidiscrete_mask", parent="ppo_multidiscrete", marks=("aux", 4, 4), lines=525
 )  # fmt: skip
 every_script = pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
 every_text = pytest.mark.parametrize("script", [*SCRIPTS, LSTM, ENVPOOL, PROCGEN, MASK], ids=lambda script: script.name)
