@@ -16,7 +16,6 @@ from tensorboard.backend.event_processing.event_file_loader import LegacyEventFi
 from torch.utils.tensorboard import SummaryWriter
 
 ROOT = Path(__file__).parents[1]
-torch.set_num_threads(1)  # as OMP_NUM_THREADS=1 in `start`: the number of threads may change the last bit of a result
 
 
 class Script(NamedTuple):
