@@ -101,26 +101,27 @@ class EnvPool(gym.vector.VectorEnv):
             self.pool = self.make(seed=seed % 2**31)
         frames, _ = self.pool.reset()
         self.scores, self.lengths = np.zeros(self.num_envs), np.zeros(self.num_envs, dtype=int)
-        self.stack = np.zeros((self.num_envs, *self.single_observation_space.shape), dtype=np.uint8)
-        self.stack[..., -1] = frames[:, 0]
-        return self.stack.copy(), {}
+        # [atari 7] the newest frames, oldest first, uint8 [frames, N, 84, 84]; black before an episode's first one
+        self.frames = np.zeros((self.single_observation_space.shape[-1], *frames[:, 0].shape), dtype=np.uint8)
+        self.frames[-1] = frames[:, 0]
+        return np.stack(self.frames, axis=-1), {}
 
     def step(self, actions):
         """[core 1] As gymnasium's vector environments with AutoresetMode.SAME_STEP."""
         frames, _, terminated, truncated, info = self.pool.step(actions)
-        self.stack = np.concatenate((self.stack[..., 1:], np.moveaxis(frames, 1, -1)), axis=-1)  # [atari 7]
+        self.frames = np.concatenate((self.frames[1:], [frames[:, 0]]))  # [atari 7]
         self.scores += info["reward"]  # not yet clipped, over lost lives
         self.lengths += 1
         infos, done, over = {}, terminated | truncated, (info["terminated"] == 1) | truncated
         if done.any():
-            infos["final_obs"] = self.stack.copy()
+            infos["final_obs"] = np.stack(self.frames, axis=-1)
             infos["final_info"] = {"episode": {"r": self.scores.copy(), "l": self.lengths.copy()}, "_episode": over}
             self.scores[over], self.lengths[over] = 0, 0
             ended = np.flatnonzero(done)
-            self.stack[ended] = 0
+            self.frames[:, ended] = 0
             # EnvPool ignores the action in the step after an end: that step is made here, and nobody trains on it
-            self.stack[ended, ..., -1] = self.pool.step(np.zeros(len(ended), dtype=int), ended)[0][:, 0]
-        return self.stack.copy(), np.sign(info["reward"]), terminated, truncated, infos  # [atari 6]
+            self.frames[-1, ended] = self.pool.step(np.zeros(len(ended), dtype=int), ended)[0][:, 0]
+        return np.stack(self.frames, axis=-1), np.sign(info["reward"]), terminated, truncated, infos  # [atari 6]
 
     def close(self):
         """[core 1] Stops the threads."""

@@ -1,6 +1,8 @@
-"""benchmark/speed: the shares of the phases, the products of a layer, and what a run of it writes."""
+"""benchmark/speed: the turns, the shares of the phases, the products of a layer, and what a run of it writes."""
 
+import importlib
 import importlib.util
+import io
 import json
 import sys
 import time
@@ -19,7 +21,7 @@ def ours(monkeypatch, tmp_path):
     """benchmark/speed/ours.py, free to wrap ppo.py and to train in a folder of its own."""
     spec = importlib.util.spec_from_file_location("ours", ROOT / "benchmark/speed/ours.py")
     module = importlib.util.module_from_spec(spec)
-    monkeypatch.setattr(sys, "path", sys.path[:])
+    monkeypatch.setattr(sys, "path", [str(ROOT / "benchmark/speed"), *sys.path])
     spec.loader.exec_module(module)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", sys.argv)
@@ -27,6 +29,35 @@ def ours(monkeypatch, tmp_path):
     for name in ("updates", "log_update"):
         monkeypatch.setattr(PPO.module.Run, name, getattr(PPO.module.Run, name))
     return module
+
+
+WORKER = """
+import sys, time
+from turns import Turns
+turns = Turns()
+for _ in range(3):
+    turns.next()
+    time.sleep(0.1)
+    print(sys.argv[1], time.monotonic())
+turns.end()
+print(turns.wall)
+"""
+
+
+def test_programs_work_in_turns(ours, monkeypatch):
+    """One at a time, and what each waits is not counted."""
+    Program = importlib.import_module("turns").Program
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "benchmark/speed"))
+    programs = [Program([sys.executable, "-c", WORKER, name]) for name in "ab"]
+    assert [program.lines for program in programs] == [[], []]
+    for _ in range(3):
+        for program in programs:
+            program.turn()
+    a, b = ([float(line.split()[-1]) for line in program.lines] for program in programs)
+    assert sorted(a[:3] + b[:3]) == [a[0], b[0], a[1], b[1], a[2], b[2]]
+    assert 0.3 <= a[3] < 0.5 and 0.3 <= b[3] < 0.5
+    with pytest.raises(SystemExit, match="(?s)error: .*NameError"):
+        Program([sys.executable, "-c", "oops"])
 
 
 @pytest.mark.parametrize("slow", ["environment", "inference", "learning"])
@@ -46,7 +77,8 @@ def test_a_slow_phase_has_the_larger_share(ours, monkeypatch, slow):
     monkeypatch.setattr(PPO.module.Agent, "forward", forward)
     put_in_place_of_games(PPO, lambda images, index: Slow(images), monkeypatch.setattr)
     module, args = ours.load("ppo.py", 3, "--num-envs 2 --num-steps 8 --update-epochs 2".split())
-    result = ours.speed(module, args, 1)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n\n"))
+    result = ours.speed(module, args, ours.Turns(), 1, 2, 1)
     shares = {name: result[name] for name in ("environment", "inference", "learning")}
     assert max(shares, key=shares.get) == slow
     assert min(shares.values()) > 0 and 0.5 < sum(shares.values()) <= 1
@@ -66,7 +98,7 @@ def test_the_products_of_a_layer(ours, layer, shape, with_input, dtype):
 
 def test_a_run_of_it(tmp_path):
     setting = "ppo.py --num-envs 2 --num-steps 32"
-    arguments = [ROOT / "benchmark/speed", setting, *"--no-sb3 --repeats 1 --updates 2 --warmup 1 --out table".split()]
+    arguments = [ROOT / "benchmark/speed", setting, *"--no-sb3 --repeats 1 --turns 2 --warmup 1 --out table".split()]
     status, output, errors = finish(start(arguments, tmp_path))
     assert (status, errors) == (0, "")
     text, report = (tmp_path / "table.md").read_text(), json.loads((tmp_path / "table.json").read_text())

@@ -2,9 +2,10 @@
 
     python benchmark/speed CartPole HalfCheetah "Breakout --bf16" --repeats 3
 
-A setting is CartPole, HalfCheetah, Breakout, Envpool or the file name of a script, and any options of that script. The
-timings are made one after the other: ours, Stable-Baselines3 and the limits, then the next repeat. docs/speed.md says
-what the columns mean. Stable-Baselines3 is installed into .venv-sb3, unless SB3_PYTHON names a Python that has it.
+A setting is CartPole, HalfCheetah, Breakout, Envpool or the file name of a script, and any options of that script. In
+each repeat ours, Stable-Baselines3 and what finds the limits work in turns, of some updates each, never two at once.
+docs/speed.md says what the columns mean. Stable-Baselines3 is installed into .venv-sb3, unless SB3_PYTHON names a
+Python that has it.
 """
 
 import argparse
@@ -15,19 +16,20 @@ import shlex
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 import venv
 from pathlib import Path
 
+from turns import Program
+
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
 SB3 = ["stable-baselines3==2.9.2", "gymnasium[mujoco]", "ale-py", "opencv-python-headless"]
-# a setting's command, and the updates to measure
+# a setting's command, and the updates of a turn
 SETTINGS = {
-    "CartPole": ("ppo.py --env-id CartPole-v1", 200),
-    "HalfCheetah": ("ppo_continuous_action.py --env-id HalfCheetah-v5", 8),
-    "Breakout": ("ppo_atari.py --env-id BreakoutNoFrameskip-v4", 8),
-    "Envpool": ("ppo_atari_envpool.py --env-id Breakout-v5", 8),
+    "CartPole": ("ppo.py --env-id CartPole-v1", 20),
+    "HalfCheetah": ("ppo_continuous_action.py --env-id HalfCheetah-v5", 1),
+    "Breakout": ("ppo_atari.py --env-id BreakoutNoFrameskip-v4", 1),
+    "Envpool": ("ppo_atari_envpool.py --env-id Breakout-v5", 1),
 }
 HAVE_PEER = ("ppo.py", "ppo_continuous_action.py", "ppo_atari.py", "ppo_atari_envpool.py")
 
@@ -46,29 +48,22 @@ def find_peer():
     return python
 
 
-def result(*command, given=None):
-    """What a program prints as its last line, from JSON; it runs in a folder that is deleted afterwards."""
-    with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run([*map(str, command)], cwd=folder, input=given, capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(f"error: {shlex.join(map(str, command))}\n{done.stderr[-2000:]}")
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 def measure(setting, options, python):
     """Yields, after each repeat, the runs of a setting so far."""
     name, *more = shlex.split(setting)
-    command, updates = SETTINGS.get(name, (name, 8))
+    command, updates = SETTINGS.get(name, (name, 1))
     script, *arguments = shlex.split(command) + more
-    updates, warmup = options.updates or updates, options.warmup
-    counts, runs = [warmup + updates, warmup], []
+    counts, runs = [options.warmup, options.turns, updates], []
     for _ in range(options.repeats):
-        run = {"ours": result(sys.executable, HERE / "ours.py", "speed", script, *counts, *arguments)}
+        ours = Program([sys.executable, HERE / "ours.py", "speed", script, *counts, *arguments])
+        programs = {"ours": ours}
         if python and script in HAVE_PEER:
-            given = json.dumps(run["ours"]["args"])
-            run["sb3"] = result(python, HERE / "peer.py", script, *counts, options.sb3_threads, given=given)
-        run["limit"] = result(sys.executable, HERE / "ours.py", "limit", script, *counts, *arguments)
-        runs.append(run)
+            programs["sb3"] = Program([python, HERE / "peer.py", script, *counts, options.sb3_threads], ours.lines[0])
+        programs["limit"] = Program([sys.executable, HERE / "ours.py", "limit", script, *counts, *arguments])
+        for _ in range(options.turns):
+            for program in programs.values():
+                program.turn()
+        runs.append({name: json.loads(program.lines[-1]) for name, program in programs.items()})
         yield {"setting": setting, "command": shlex.join([script, *arguments]), "updates": updates, "runs": runs}
 
 
@@ -133,8 +128,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("settings", nargs="+", metavar="SETTING", help='such as CartPole or "Breakout --bf16"')
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--updates", type=int, help="updates to measure (default: 200 for CartPole, else 8)")
-    parser.add_argument("--warmup", type=int, default=2, help="updates before them, at least 1 (default: 2)")
+    parser.add_argument("--turns", type=int, default=8, help="turns of each, of 20 updates for CartPole, else 1")
+    parser.add_argument("--warmup", type=int, default=2, help="updates before them (default: 2)")
     parser.add_argument("--no-sb3", action="store_true", help="leave Stable-Baselines3 out")
     parser.add_argument("--sb3-threads", type=int, default=0, help="of its torch (default: torch's own choice)")
     parser.add_argument("--out", type=Path, help="where to write .md and .json (default: runs/speed-<time>)")

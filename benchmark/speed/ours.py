@@ -1,9 +1,10 @@
 """Times a script of ours, or the machine's limits for it, in a process of its own; the last line it prints is JSON.
 
-    python benchmark/speed/ours.py speed|limit SCRIPT UPDATES WARMUP [OPTION ...]
+    python benchmark/speed/ours.py speed|limit SCRIPT WARMUP TURNS UPDATES [OPTION ...]
 
 The script is imported and its main() called. What is timed is wrapped from outside: the environments' step, the
-updates of the plumbing, and the layers of the network.
+updates of the plumbing, and the layers of the network. After WARMUP updates it trains for as many UPDATES in each of
+its TURNS (turns.py); the limits are taken once a turn. The first line that it prints are the script's arguments.
 """
 
 import importlib
@@ -19,6 +20,7 @@ import torch
 import tyro
 from torch import nn
 from torch.nn import functional
+from turns import Turns
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -44,8 +46,8 @@ def keep_envs(module, change):
     module.make_envs = wrapped
 
 
-def speed(module, args, warmup):
-    """Trains; steps per second, and the share of each phase, over the updates after the warm-up.
+def speed(module, args, turns, warmup, count, updates_a_turn):
+    """Trains; steps per second, and the share of each phase, over `count` turns, which begin after the warm-up.
 
     An update is its rollout, up to the end of the last step of the environments, and its learning, up to the call of
     log_update. What a rollout takes beside the environments' steps is inference."""
@@ -65,25 +67,28 @@ def speed(module, args, warmup):
 
     def timed_updates(run):
         for update in updates(run):
+            if update > warmup and (update - warmup - 1) % updates_a_turn == 0:
+                turns.next()
             rows.append({"start": time.perf_counter(), "environment": 0.0})
             yield update
+        turns.end()
 
     def timed_log_update(*arguments, **rollout):
-        rows[-1] |= {"end": time.perf_counter(), "cpu": time.process_time()}
+        rows[-1]["end"] = time.perf_counter()
         log_update(*arguments, **rollout)
 
     keep_envs(module, time_steps)
     module.Run.updates, module.Run.log_update = timed_updates, timed_log_update
     module.main()
 
-    last, rows = rows[warmup - 1], rows[warmup:]
-    wall, steps = rows[-1]["end"] - last["end"], len(rows) * args.num_envs * args.num_steps
+    rows, wall = rows[warmup:], turns.wall
+    steps = count * updates_a_turn * args.num_envs * args.num_steps
     environment = sum(row["environment"] for row in rows)
     learning = sum(row["end"] - row["stepped"] for row in rows)
     inference = sum(row["stepped"] - row["start"] for row in rows) - environment
     return {
         "steps_per_second": steps / wall,
-        "steps_per_cpu_second": steps / (rows[-1]["cpu"] - last["cpu"]),
+        "steps_per_cpu_second": steps / turns.cpu,
         "environment": environment / wall,
         "inference": inference / wall,
         "learning": learning / wall,
@@ -96,12 +101,12 @@ def speed(module, args, warmup):
 
 
 def seconds(call):
-    """Median time of a call, over 0.1 s and at least 5 calls; on a GPU of 10 calls in a row, divided by 10."""
+    """Median time of a call, over 0.05 s and at least 5 calls; on a GPU of 10 calls in a row, divided by 10."""
     synchronize, times, in_a_row = lambda: None, [], 1
     if torch.cuda.is_available():
         synchronize, in_a_row = torch.cuda.synchronize, 10
     call()
-    while len(times) < 5 or sum(times) * in_a_row < 0.1:
+    while len(times) < 5 or sum(times) * in_a_row < 0.05:
         synchronize()
         start = time.perf_counter()
         for _ in range(in_a_row):
@@ -133,9 +138,9 @@ def kernels(layer, x, dtype, with_input):
     return calls, 2 * grad.numel() * weight[0].numel() * (2 + with_input)
 
 
-def limit(module, args, warmup):
+def limit(module, args, turns, count):
     """Trains for one update, to see what the layers are given in its learning; then times their products and the
-    environments alone. An LSTM's products are not among them."""
+    environments alone, once a turn: medians. An LSTM's products are not among them."""
     made, seen, counts = [], {}, {}
 
     def see(layer, inputs, output):
@@ -153,14 +158,19 @@ def limit(module, args, warmup):
     module.main()
     hook.remove()
 
-    learning, operations = 0.0, 0
+    calls, operations, taken, steps = [], 0, [], []
     with torch.no_grad():
-        for (layer, shape), what in seen.items():
-            calls, products = kernels(layer, *what)
-            learning += sum(map(seconds, calls)) * counts[layer, shape]
-            operations += products * counts[layer, shape]
+        for key, what in seen.items():
+            several, products = kernels(key[0], *what)
+            calls += [(call, counts[key]) for call in several]
+            operations += products * counts[key]
+        for _ in range(count):
+            turns.next()
+            taken.append(sum(seconds(call) * times for call, times in calls))
+            steps.append(steps_alone(made[0], args))
+    learning = statistics.median(taken)
     return {
-        "environment_steps_per_second": steps_alone(made[0], args),
+        "environment_steps_per_second": statistics.median(steps),
         "learning_seconds_per_update": learning,
         "operations_per_update": operations,
         "operations_per_second": operations / learning,
@@ -168,21 +178,25 @@ def limit(module, args, warmup):
 
 
 def steps_alone(envs, args):
-    """Steps per second of the environments with random actions, over at least a second and a rollout."""
+    """Steps per second of the environments with random actions, over at least half a second and a rollout."""
     space = envs.single_action_space
     space.seed(args.seed)
     actions = [np.stack([space.sample() for _ in range(args.num_envs)]) for _ in range(args.num_steps)]
     envs.reset(seed=args.seed)
     steps, start = 0, time.perf_counter()
-    while (taken := time.perf_counter() - start) < 1 or steps < args.num_steps:
+    while (taken := time.perf_counter() - start) < 0.5 or steps < args.num_steps:
         envs.step(actions[steps % args.num_steps])
         steps += 1
     return steps * args.num_envs / taken
 
 
 if __name__ == "__main__":
-    what, script, updates, warmup, *options = sys.argv[1:]
-    if what == "limit":  # one update of the eager network shows all
-        updates, options = 1, [option for option in options if option != "--compile"]
-    module, args = load(script, int(updates), options)
-    print(json.dumps({"speed": speed, "limit": limit}[what](module, args, int(warmup))))
+    what, script, *counts, options = *sys.argv[1:6], sys.argv[6:]
+    warmup, count, updates_a_turn = map(int, counts)
+    if what == "speed":
+        module, args = load(script, warmup + count * updates_a_turn, options)
+        print(json.dumps(vars(args)))
+        print(json.dumps(speed(module, args, Turns(), warmup, count, updates_a_turn)))
+    else:  # one update of the eager network shows all
+        module, args = load(script, 1, [option for option in options if option != "--compile"])
+        print(json.dumps(limit(module, args, Turns(), count)))

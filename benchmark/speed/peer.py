@@ -1,13 +1,13 @@
 """Times Stable-Baselines3 with the hyperparameters of a script of ours; prints JSON.
 
-    python benchmark/speed/peer.py SCRIPT UPDATES WARMUP THREADS < args.json
+    python benchmark/speed/peer.py SCRIPT WARMUP TURNS UPDATES THREADS
 
-Run by the Python that has Stable-Baselines3. THREADS of torch: 0 leaves torch's own choice.
+Run by the Python that has Stable-Baselines3. The script's arguments come as a line of JSON; then, after WARMUP updates,
+it trains for as many UPDATES in each of its TURNS (turns.py). THREADS of torch: 0 leaves torch's own choice.
 """
 
 import json
 import sys
-import time
 from importlib.metadata import version
 from types import SimpleNamespace
 
@@ -17,6 +17,7 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_atari_env, make_vec_env
 from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
+from turns import Turns
 
 
 def make_envs(script, args):
@@ -33,28 +34,24 @@ def make_envs(script, args):
     return "CnnPolicy", VecFrameStack(make_atari_env(env_id, args.num_envs, seed=args.seed), args.frame_stack)
 
 
-class Clock(BaseCallback):
-    """The time at which each rollout starts and ends."""
+class Rollouts(BaseCallback):
+    """Waits for its turn before the rollouts with which one begins."""
 
-    def __init__(self):
+    def __init__(self, warmup, updates):
         super().__init__()
-        self.starts, self.ends = [], []
-
-    def now(self):
-        return time.perf_counter(), time.process_time()
+        self.warmup, self.updates, self.rollout, self.turns = warmup, updates, 0, Turns()
 
     def _on_rollout_start(self):
-        self.starts.append(self.now())
-
-    def _on_rollout_end(self):
-        self.ends.append(self.now())
+        if self.rollout >= self.warmup and (self.rollout - self.warmup) % self.updates == 0:
+            self.turns.next()
+        self.rollout += 1
 
     def _on_step(self):
         return True
 
 
-def main(script, updates, warmup, threads):
-    args = SimpleNamespace(**json.load(sys.stdin))
+def main(script, warmup, turns, updates, threads):
+    args = SimpleNamespace(**json.loads(sys.stdin.readline()))
     if threads:
         torch.set_num_threads(threads)
     batch_size, clip = args.num_envs * args.num_steps, args.clip_coef
@@ -67,16 +64,13 @@ def main(script, updates, warmup, threads):
         vf_coef=args.vf_coef / 2, max_grad_norm=args.max_grad_norm, target_kl=args.target_kl, seed=args.seed,
         device="auto" if args.cuda else "cpu",
     )  # fmt: skip
-    clock = Clock()
-    model.learn(updates * batch_size, callback=clock)
-    starts = [*clock.starts, clock.now()][warmup:]
-    wall, cpu = (end - start for start, end in zip(starts[0], starts[-1], strict=True))
-    steps = (len(starts) - 1) * batch_size
-    learning = sum(start[0] - end[0] for start, end in zip(starts[1:], clock.ends[warmup:], strict=True))
+    rollouts = Rollouts(warmup, updates)
+    model.learn((warmup + turns * updates) * batch_size, callback=rollouts)
+    rollouts.turns.end()
+    steps = turns * updates * batch_size
     return {
-        "steps_per_second": steps / wall,
-        "steps_per_cpu_second": steps / cpu,
-        "learning": learning / wall,
+        "steps_per_second": steps / rollouts.turns.wall,
+        "steps_per_cpu_second": steps / rollouts.turns.cpu,
         "threads": torch.get_num_threads(),
         "versions": {"python": sys.version.split()[0]}
         | {package: version(package) for package in ("stable_baselines3", "torch", "numpy", "gymnasium")},
