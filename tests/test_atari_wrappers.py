@@ -45,19 +45,20 @@ class FakeGame(gym.Env):
             return fake_frame(self.frames - 1)
         buffer[:] = fake_frame(self.frames - 1)
 
-    def frame(self):
+    def advance(self):
+        """Goes on to the next frame; returns the RAM, in which nothing is."""
         self.frames += 1
         return np.zeros(128, np.uint8)
 
     def reset(self, *, seed=None, options=None):
         self.episode, self.steps, self.left = self.episode + 1, 0, int(FAKE["LIVES"])
-        return self.frame(), {}
+        return self.advance(), {}
 
     def step(self, action):
         j, self.steps = self.steps, self.steps + 1
         self.left -= int(j in FAKE["LOSS"][self.episode % 3])
         done = bool(j == FAKE["END"][self.episode % 3])
-        return self.frame(), float(FAKE["REW"][(self.episode * 7 + j) % 97]), done, False, {}
+        return self.advance(), float(FAKE["REW"][(self.episode * 7 + j) % 97]), done, False, {}
 
 
 class Draws:

@@ -64,7 +64,7 @@ def measure(setting, options, python):
             for program in programs.values():
                 program.turn()
         runs.append({name: json.loads(program.lines[-1]) for name, program in programs.items()})
-        yield {"setting": setting, "command": shlex.join([script, *arguments]), "updates": updates, "runs": runs}
+        yield {"setting": setting, "command": shlex.join([script, *arguments]), "updates_a_turn": updates, "runs": runs}
 
 
 def median(runs, number, per=None):
@@ -110,7 +110,7 @@ def table(report):
             cells.append("" if value is None else format(value * scale, COLUMNS[name][2]))
         lines.append(f"| {' | '.join([setting['setting'], *cells])} |")
     what = {name: ", ".join(f"{k} {v}" for k, v in report[name].items()) for name in ("machine", "versions", "sb3")}
-    lines += ["", f"Medians of repeats ({report['repeats']}), {report['time']}, commit {report['commit']}."]
+    lines += ["", f"Medians of {report['repeats']} repeats, {report['turns']} turns each, {report['time']}, {report['commit']}."]
     lines += ["", f"Machine: {what['machine']}.", "", f"Ours: {what['versions']}."]
     lines += ["", f"Stable-Baselines3: {what['sb3']}."] if what["sb3"] else []
     return "\n".join(lines) + "\n"
@@ -139,6 +139,7 @@ def main():
     python = None if options.no_sb3 else find_peer()
     commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
     report = {"time": time.strftime("%Y-%m-%d %H:%M"), "commit": commit.stdout.strip(), "repeats": options.repeats}
+    report["turns"] = options.turns
     report |= {"machine": machine(), "versions": {}, "sb3": {}, "settings": []}
     for setting in options.settings:
         report["settings"].append(None)
