@@ -110,7 +110,8 @@ def table(report):
             cells.append("" if value is None else format(value * scale, COLUMNS[name][2]))
         lines.append(f"| {' | '.join([setting['setting'], *cells])} |")
     what = {name: ", ".join(f"{k} {v}" for k, v in report[name].items()) for name in ("machine", "versions", "sb3")}
-    lines += ["", f"Medians of {report['repeats']} repeats, {report['turns']} turns each, {report['time']}, {report['commit']}."]
+    repeats = f"{report['repeats']} repeats of {report['turns']} turns"
+    lines += ["", f"Medians of {repeats}, {report['time']}, commit {report['commit']}."]
     lines += ["", f"Machine: {what['machine']}.", "", f"Ours: {what['versions']}."]
     lines += ["", f"Stable-Baselines3: {what['sb3']}."] if what["sb3"] else []
     return "\n".join(lines) + "\n"
