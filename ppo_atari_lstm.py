@@ -218,13 +218,22 @@ def layer_init(layer, std=math.sqrt(2)):
     return layer
 
 
+class Dense(nn.Linear):
+    """[atari 8] Linear on whole images, [B, 64, 7, 7] to [B, 512]; in float32 on a CPU by a faster convolution."""
+
+    def forward(self, images):
+        if images.is_cuda or images.dtype != torch.float32:
+            return super().forward(images.movedim(1, -1).flatten(1))
+        return nn.functional.conv2d(images, self.weight.view(512, 7, 7, 64).movedim(-1, 1), self.bias).flatten(1)
+
+
 def nature_cnn(channels):
     """[atari 8] The network of Mnih et al. (2015), float32 [B, channels, 84, 84] to [B, 512] (common/models.py)."""
     return nn.Sequential(
         layer_init(nn.Conv2d(channels, 32, 8, stride=4)), nn.ReLU(),
         layer_init(nn.Conv2d(32, 64, 4, stride=2)), nn.ReLU(),
-        layer_init(nn.Conv2d(64, 64, 3)), nn.Flatten(), nn.ReLU(),
-        layer_init(nn.Linear(64 * 7 * 7, 512)), nn.ReLU(),
+        layer_init(nn.Conv2d(64, 64, 3)), nn.ReLU(),
+        layer_init(Dense(7 * 7 * 64, 512)), nn.ReLU(),
     ).to(memory_format=torch.channels_last)  # fmt: skip
 
 

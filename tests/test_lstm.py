@@ -74,7 +74,7 @@ class Recall(gym.Env):
         return self.show(), float(over and action == self.sign), over, False, {}
 
 
-RECALL = "--num-envs 8 --num-steps 32 --num-minibatches 2 --total-timesteps 6144 --learning-rate 0.001 --gamma 0.9"
+RECALL = "--num-envs 8 --num-steps 32 --num-minibatches 2 --total-timesteps 8192 --learning-rate 0.001 --gamma 0.9"
 
 
 def recall(folder, forget):

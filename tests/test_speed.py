@@ -10,7 +10,6 @@ import time
 import pytest
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 from toy_envs import ROOT, SCRIPTS, Clock, finish, put_in_place_of_games, start
 
 PPO = SCRIPTS[0]
@@ -87,13 +86,21 @@ def test_a_slow_phase_has_the_larger_share(ours, monkeypatch, slow):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("with_input", [True, False], ids=["input's gradient", "none"])
-@pytest.mark.parametrize("layer, shape", [(nn.Linear(5, 3), (7, 5)), (nn.Conv2d(4, 8, 3, stride=2), (2, 4, 9, 9))])
-def test_the_products_of_a_layer(ours, layer, shape, with_input, dtype):
-    calls, operations = ours.kernels(layer, torch.rand(shape), dtype, with_input)
-    with FlopCounterMode(display=False) as counter:
-        for call in calls:
-            call()
-    assert counter.get_total_flops() == operations
+@pytest.mark.parametrize(
+    "layer, shape, outputs",
+    [(nn.Linear(5, 3), (7, 5), 7 * 3), (nn.Conv2d(4, 8, 3, stride=2), (2, 4, 9, 9), 2 * 8 * 4 * 4)],
+)
+def test_the_products_of_a_layer(ours, layer, shape, outputs, with_input, dtype):
+    """Forward, gradient of the weights and, where it is wanted, of the input; each to be repeated as it was made."""
+    with ours.Products() as products, torch.autocast("cpu", dtype, enabled=dtype is torch.bfloat16):
+        for _ in range(3):
+            y = layer(torch.ones(shape, requires_grad=with_input))
+            y.sum().backward()
+    assert products.operations == 3 * (2 + with_input) * 2 * outputs * layer.weight[0].numel()
+    assert set(products.counts.values()) == {3} and len(products.calls) == len(products.counts)
+    assert all(call.args[1].dtype is dtype for call in products.calls.values())
+    forward, *_ = products.calls.values()
+    assert torch.equal(forward(), y)
 
 
 def test_a_run_of_it(tmp_path):

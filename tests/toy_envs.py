@@ -69,7 +69,7 @@ SCRIPTS = [
     Script("ppo", None, ("core", 1, 13), lines=435, **VECTORS),
     Script("ppo_shared", "ppo", ("core", 13, 13), lines=435, **VECTORS),
     Script(
-        "ppo_atari", "ppo_shared", ("atari", 1, 9), lines=550,
+        "ppo_atari", "ppo_shared", ("atari", 1, 9), lines=555,
         unfit={"CartPole-v1": "ppo.py"},
         near_miss=("BreakutNoFrameskip-v4", "BreakoutNoFrameskip"),
         packages=("ale_py", "cv2"),
@@ -99,7 +99,7 @@ SCRIPTS = [
 ATARI = next(script for script in SCRIPTS if script.name == "ppo_atari")
 MULTIDISCRETE = next(script for script in SCRIPTS if script.name == "ppo_multidiscrete")
 # those whose runs have tests of their own: test_lstm.py, test_envpool.py, test_procgen.py, test_multidiscrete.py
-LSTM = ATARI._replace(name="ppo_atari_lstm", parent="ppo_atari", marks=("lstm", 1, 5), lines=585)
+LSTM = ATARI._replace(name="ppo_atari_lstm", parent="ppo_atari", marks=("lstm", 1, 5), lines=590)
 ENVPOOL = ATARI._replace(
     name="ppo_atari_envpool", parent="ppo_atari", marks=("core", 1, 1), near_miss=("Breakut-v5", "Breakout-v5"),
     packages=("envpool",), defaults=ATARI.defaults | {"env_id": "Breakout-v5"},

@@ -3,23 +3,25 @@
     python benchmark/speed/ours.py speed|limit SCRIPT WARMUP TURNS UPDATES [OPTION ...]
 
 The script is imported and its main() called. What is timed is wrapped from outside: the environments' step, the
-updates of the plumbing, and the layers of the network. After WARMUP updates it trains for as many UPDATES in each of
+updates of the plumbing, and the gradient steps. After WARMUP updates it trains for as many UPDATES in each of
 its TURNS (turns.py); the limits are taken once a turn. The first line that it prints are the script's arguments.
 """
 
+import collections
 import importlib
 import json
 import statistics
 import sys
 import time
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 import torch
 import tyro
-from torch import nn
-from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 from turns import Turns
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -116,64 +118,51 @@ def seconds(call):
     return statistics.median(times)
 
 
-def kernels(layer, x, dtype, with_input):
-    """The bare products of a layer's forward and backward pass: ([call, ...], operations).
+class Products(TorchDispatchMode):
+    """Remembers the matrix products and convolutions that torch is given: of each kind the first, and how many."""
 
-    layer: Linear or Conv2d; x: what it was given; dtype: of what it gave; with_input: whether x has a gradient."""
-    weight, bias = layer.weight.detach().to(dtype), layer.bias.detach().to(dtype)
-    x = x.to(dtype)
-    if isinstance(layer, nn.Linear):
-        x = x.flatten(0, -2)
-        grad = torch.randn(len(x), layer.out_features, dtype=dtype, device=x.device)
-        calls = [lambda: functional.linear(x, weight, bias), lambda: grad.T @ x, lambda: grad @ weight]
-        return calls[: 2 + with_input], 2 * len(x) * weight.numel() * (2 + with_input)
-    how = (layer.stride, layer.padding, layer.dilation)
-    grad = torch.randn_like(functional.conv2d(x, weight, bias, *how, layer.groups))
-    backward = torch.ops.aten.convolution_backward
-    wanted = [with_input, True, True]
-    calls = [
-        lambda: functional.conv2d(x, weight, bias, *how, layer.groups),
-        lambda: backward(grad, x, weight, [len(bias)], *how, False, [0, 0], layer.groups, wanted),
-    ]
-    return calls, 2 * grad.numel() * weight[0].numel() * (2 + with_input)
+    def __init__(self):
+        super().__init__()
+        self.calls, self.counts, self.operations = {}, collections.Counter(), 0
+
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        out = op(*args, **(kwargs or {}))
+        if op.overloadpacket in flop_registry:
+            kind = str([op, *((x.shape, x.stride(), x.dtype) if isinstance(x, torch.Tensor) else x for x in args)])
+            self.calls.setdefault(kind, partial(op, *args, **(kwargs or {})))
+            self.counts[kind] += 1
+            self.operations += flop_registry[op.overloadpacket](*args, **(kwargs or {}), out_val=out)
+        return out
 
 
 def limit(module, args, turns, count):
-    """Trains for one update, to see what the layers are given in its learning; then times their products and the
-    environments alone, once a turn: medians. An LSTM's products are not among them."""
-    made, seen, counts = [], {}, {}
-
-    def see(layer, inputs, output):
-        if isinstance(layer, nn.Linear | nn.Conv2d) and torch.is_grad_enabled():
-            key = layer, inputs[0].shape
-            seen.setdefault(key, (inputs[0].detach().clone(), output.dtype, inputs[0].requires_grad))
-            counts[key] = counts.get(key, 0) + 1
+    """Trains for one update, to see the products in its gradient steps; then times them and the environments alone,
+    once a turn: medians."""
+    made, products, gradient_step, taken, steps = [], Products(), module.gradient_step, [], []
 
     def keep_open(envs):
         made.append(envs)
         envs.close = lambda: None
 
-    keep_envs(module, keep_open)
-    hook = nn.modules.module.register_module_forward_hook(see)
-    module.main()
-    hook.remove()
+    def recorded(*arguments):
+        with products:
+            return gradient_step(*arguments)
 
-    calls, operations, taken, steps = [], 0, [], []
+    keep_envs(module, keep_open)
+    module.gradient_step = recorded
+    module.main()
+
     with torch.no_grad():
-        for key, what in seen.items():
-            several, products = kernels(key[0], *what)
-            calls += [(call, counts[key]) for call in several]
-            operations += products * counts[key]
         for _ in range(count):
             turns.next()
-            taken.append(sum(seconds(call) * times for call, times in calls))
+            taken.append(sum(seconds(call) * products.counts[kind] for kind, call in products.calls.items()))
             steps.append(steps_alone(made[0], args))
     learning = statistics.median(taken)
     return {
         "environment_steps_per_second": statistics.median(steps),
         "learning_seconds_per_update": learning,
-        "operations_per_update": operations,
-        "operations_per_second": operations / learning,
+        "operations_per_update": products.operations,
+        "operations_per_second": products.operations / learning,
     }
 
 
