@@ -126,12 +126,13 @@ class Products(TorchDispatchMode):
         self.calls, self.counts, self.operations = {}, collections.Counter(), 0
 
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
-        out = op(*args, **(kwargs or {}))
+        call = partial(op, *args, **(kwargs or {}))
+        out = call()
         if op.overloadpacket in flop_registry:
             kind = str([op, *((x.shape, x.stride(), x.dtype) if isinstance(x, torch.Tensor) else x for x in args)])
-            self.calls.setdefault(kind, partial(op, *args, **(kwargs or {})))
+            self.calls.setdefault(kind, call)
             self.counts[kind] += 1
-            self.operations += flop_registry[op.overloadpacket](*args, **(kwargs or {}), out_val=out)
+            self.operations += flop_registry[op.overloadpacket](*call.args, **call.keywords, out_val=out)
         return out
 
 
