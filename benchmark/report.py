@@ -452,7 +452,8 @@ def picture(experiments, path):
             if one.published is not None:
                 score, label = float(one.published.split()[0]), "ppo2 at the end, published"
                 axes.axhline(score, color=COLORS["ppo2"], linestyle="--", linewidth=1.2, label=label)
-            axes.set_title(f"{one.env_id}\n{one.script}.py", linespacing=1.3)
+            stopped = "" if any(run.finished for run in one.ours) else f", {one.steps} steps"
+            axes.set_title(f"{one.env_id}\n{one.script}.py{stopped}", linespacing=1.3)
             axes.set_xlim(0)
             axes.xaxis.set_major_locator(MaxNLocator(4))
             axes.xaxis.set_major_formatter(EngFormatter(sep=""))
@@ -518,7 +519,7 @@ def post_rows(experiments):
     """The post's table, and below it what was measured here for the same games and robots."""
     same = {one.env_id: one for one in experiments if one.env_id in IDS and one.options.keys() <= {"bf16", "compile"}
             and one.script in ("ppo_atari", "ppo_continuous_action")}  # fmt: skip
-    rows = list(POST)
+    rows = [(("wrap", name), *cells) for name, *cells in POST]
     for side, name in (("ppo2", "ppo2 (ea25b9e), run here, 1M steps"), ("done", "ours, run here, MuJoCo 1M steps")):
         cells = []
         for env_id in IDS:
@@ -526,7 +527,7 @@ def post_rows(experiments):
             stopped = "" if all(run.finished for run in runs) else f" after {same[env_id].steps}"
             cells.append(mean_and_spread(runs) + stopped if runs else "-")
         if set(cells) != {"-"}:
-            rows.append([("here", cell) for cell in (name, "v4", *cells)])
+            rows.append([("here wrap", name), *(("here", cell) for cell in ("v4", *cells))])
     return rows
 
 

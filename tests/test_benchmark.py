@@ -5,6 +5,7 @@ import json
 import lzma
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -544,6 +545,11 @@ def test_two_experiments_of_a_folder_are_compared(run, tmp_path):
     assert "is none of the experiments" in start("--a", "ppo", "--b", "nix").stderr
     assert "the same experiment" in start("--a", "ppo", "--b", "ppo").stderr
     assert start("--a", "ppo", "--b", "my_ppo", "--env-id", "Acrobot-v1").returncode == 1
+    for readme in (ROOT / "README.md", ROOT / "benchmark" / "README.md"):  # after their steps no run is there yet
+        words = shlex.split(re.search(r'make compare ARGS="(.*?)"', readme.read_text())[1])
+        words = [sys.executable, ROOT / "benchmark" / "compare.py", *words]
+        process = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
+        assert process.returncode == 0 and "left out after 10,000 steps: ppo, seed 1" in process.stdout
 
 
 def test_no_results_is_one_line(tmp_path, monkeypatch):
