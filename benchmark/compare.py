@@ -16,7 +16,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmark.collect import describe, read, reason, typed  # noqa: E402
-from benchmark.report import WINDOW, Run, compare, number  # noqa: E402
+from benchmark.report import WINDOW, Run, compare, number, p_value  # noqa: E402
 
 
 def names_of(about):
@@ -101,7 +101,7 @@ def row(names, sides, step):
         return [*cells, "", "too few runs", "", ""], lines
     size, p, visible = first.mean(), "", ""
     if comparison.visible is not None:
-        p, visible = f"{comparison.welch:.3f}", number(comparison.visible, size)
+        p, visible = p_value(comparison.welch), number(comparison.visible, size)
     difference = second.mean() - size
     return [*cells, f"{'+' if difference > 0 else ''}{number(difference, size)}", comparison.verdict, p, visible], lines
 

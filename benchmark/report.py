@@ -260,6 +260,11 @@ def number(value, like=None):
     return f"{value:.0f}" if size >= 100 else f"{value:.1f}" if size >= 10 else f"{value:.2f}"
 
 
+def p_value(p):
+    """"0.041", or "<0.001"."""
+    return f"{p:.3f}" if p >= 0.0005 else "<0.001"
+
+
 def mean_and_spread(runs):
     """"478 ± 13 (5)": mean and sample standard deviation over the runs, and how many; empty without runs."""
     if not runs:
@@ -482,7 +487,8 @@ def statement(experiment):
         return f"{text}: too few runs to compare."
     if comparison.visible is None:
         return f"{text}: {comparison.verdict}; without any spread there is nothing to test."
-    ps = f"Welch's t-test, p = {comparison.welch:.3f}; Mann-Whitney U test, p = {comparison.mann_whitney:.3f}"
+    welch, u = map(p_value, (comparison.welch, comparison.mann_whitney))
+    ps = f"Welch's t-test, p = {welch}; Mann-Whitney U test, p = {u}".replace("= <", "< ")
     seen = number(comparison.visible, experiment.done[0].score)
     return f"{text}: {comparison.verdict} ({ps}). A difference of {seen} would be seen 8 times out of 10."
 
@@ -509,7 +515,7 @@ def score_rows(experiments):
             verdict = (kind, comparison.verdict)
         if comparison and comparison.visible is not None:
             visible = number(comparison.visible, one.done[0].score)
-            ps = f"{comparison.welch:.3f} / {comparison.mann_whitney:.3f}"
+            ps = f"{p_value(comparison.welch)} / {p_value(comparison.mann_whitney)}"
         ppo2 = f"{mean_and_spread(one.ppo2)}\n{iqm_and_interval(one.ppo2)}" if one.ppo2 else published(one)
         ours = f"{mean_and_spread(one.done)}\n{iqm_and_interval(one.done)}"
         yield ("wrap", f"{one.env_id}\n{one.name}"), one.steps, ours, ppo2, verdict, visible, ps

@@ -498,6 +498,7 @@ def test_a_comparison_is_the_reports():
     expected = report.compare(b, a, "my_ppo")
     assert (cells[0], cells[1], cells[2], cells[3]) == ("1,000", "11.5 ± 1.3 (4)", "14.6 ± 1.1 (4)", "+3.1")
     assert cells[4:] == ["my_ppo is better", f"{expected.welch:.3f}", f"{expected.visible:.1f}"] and not lines
+    assert compare.row(("ppo", "my_ppo"), (made(a), made(b + 9)), 1000)[0][5] == "<0.001"
     cells, lines = compare.row(("ppo", "my_ppo"), (made(a), made(b) | {9: made([1.0], 512)[0]}), 1024)
     assert cells[2] == "14.6 ± 1.1 (4)" and lines == ["left out after 1,024 steps: my_ppo, seed 9"]
 
