@@ -18,10 +18,14 @@ lint: .venv/dev.stamp
 speed: .venv/atari,envpool,mujoco.stamp
 	$(BIN)/python benchmark/speed $(ARGS)
 
-# benchmark/report.html and the README's scores, from benchmark/results
+# benchmark/report.html, the README's scores and its picture, from benchmark/results
 report: .venv/benchmark,dev.stamp
 	$(BIN)/python benchmark/report.py --readme
 	$(BIN)/python docs/diffs.py
+
+# Two experiments of your own: make compare ARGS="runs --a ppo --b my_ppo --env-id CartPole-v1 --steps 10000 100000"
+compare: .venv/benchmark.stamp
+	$(BIN)/python benchmark/compare.py $(ARGS)
 
 # The whole way from a sweep to a report, on CartPole in a minute: build/small/report.html
 benchmark-small: .venv/benchmark.stamp
@@ -52,4 +56,4 @@ lock:
 clean:
 	rm -rf .venv .venv-sb3 build ppo.egg-info .pytest_cache .ruff_cache __pycache__ tests/__pycache__
 
-.PHONY: atari test lint speed report benchmark-small diffs lock clean
+.PHONY: atari test lint speed report compare benchmark-small diffs lock clean

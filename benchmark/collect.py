@@ -2,12 +2,14 @@
 
     python benchmark/collect.py runs/*
 
-A run that is broken is named and left out. A run that was stopped counts up to its newest checkpoint. One of the same
-script, options and seed that is there already gives way to one of at least as many steps.
+A run that is broken is named and left out. A run that was stopped counts up to its newest checkpoint. A script of any
+name and every --exp-name are experiments of their own. One of the same experiment and seed that is there already gives
+way to one of at least as many steps, and is named.
 """
 
 import argparse
 import ast
+import contextlib
 import csv
 import hashlib
 import json
@@ -20,7 +22,9 @@ from pathlib import Path
 from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 
 ROOT = Path(__file__).parents[1]
-NOT_OPTIONS = {"seed", "env_id", "cuda", "threads", "track", "capture_video", "save_every", "resume"}
+NOT_OPTIONS = {
+    "seed", "env_id", "cuda", "threads", "track", "capture_video", "save_every", "resume", "runs_folder",
+}  # fmt: skip
 PACKAGES = {
     "python", "torch", "numpy", "gymnasium", "ale-py", "opencv-python-headless", "mujoco", "envpool", "gym-microrts",
     "tensorflow", "gym", "baselines", "atari-py", "mujoco-py", "opencv-python",
@@ -39,18 +43,21 @@ class Broken(Exception):
 
 
 def defaults(source):
-    """{name: value} of the defaults in the class Args of a script's text; those that are no constants are left out."""
+    """{name: value} of the defaults in the class Args of a script's text; those that are no literals are left out."""
     [args] = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == "Args"]
-    fields = [node for node in args.body if isinstance(node, ast.AnnAssign)]
-    return {node.target.id: node.value.value for node in fields if isinstance(node.value, ast.Constant)}
+    found = {}
+    for node in args.body:
+        if isinstance(node, ast.AnnAssign) and node.value is not None:
+            with contextlib.suppress(ValueError):  # not a literal
+                found[node.target.id] = json.loads(json.dumps(ast.literal_eval(node.value)))  # as run.json has it
+    return found
 
 
-def commit(name, source):
-    """The first commit with this text of the script, None where it is in none; and the text's hash in git."""
-    blob = hashlib.sha1(b"blob %d\0" % len(source) + source).hexdigest()
+def commit(name, blob):
+    """The first commit in which the script `name` has this hash; None where none has."""
     command = ["git", "log", "--reverse", "--format=%H", f"--find-object={blob}", "--", name]
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.split()
-    return {"commit": found[0] if found else None, "source": blob}
+    return found[0] if found else None
 
 
 def events(run):
@@ -66,50 +73,75 @@ def events(run):
     return points
 
 
-def read_ours(run):
-    """(about, episodes, updates) of a run of one of our scripts."""
-    about, script = json.loads((run / "run.json").read_text()), run.name.split("__")[1]
-    args, source = about["args"], (run / f"{script}.py").read_bytes()
-    batch_size, checkpoints = args["num_envs"] * args["num_steps"], sorted(run.glob("checkpoint_*.pt"))
+def describe(run):
+    """What a run is, without its log: run.json's, and script, env_id, seed, options that are not the script's defaults,
+    batch_size, steps_wanted; `ours` is false for ppo2's. Raises Broken, or what reading a wreck raises."""
+    if not run.is_dir():
+        raise Broken("not the folder of a run")
+    about = json.loads((run / "run.json").read_text())
+    args, about["run"], about["ours"] = about["args"], run.name, "--alg=ppo2" not in about["command"]
+    if about["ours"]:
+        # older runs name their script in the folder's name only
+        about["script"] = Path(about["script"] if "script" in about else run.name.split("__")[1]).stem
+        source, batch_size = (run / f"{about['script']}.py").read_bytes(), args["num_envs"] * args["num_steps"]
+        options, env_id, total = set(args) - NOT_OPTIONS, args["env_id"], args["total_timesteps"]
+        default = defaults(source)
+        options = {key for key in options if key not in default or default[key] != args[key]}
+        about["source"] = hashlib.sha1(b"blob %d\0" % len(source) + source).hexdigest()
+    else:
+        with (run / "progress.csv").open() as file:
+            first = next(csv.DictReader(file), None)
+        if first is None:
+            raise Broken("no update")
+        batch_size, options = int(float(first["misc/total_timesteps"])), set(args) - {"env", "seed"}
+        env_id, total = args["env"], args["num_timesteps"]
+    about |= {"env_id": env_id, "seed": int(args["seed"]), "options": {key: args[key] for key in sorted(options)}}
+    return about | {"batch_size": batch_size, "steps_wanted": int(float(total)) // batch_size * batch_size}
+
+
+def typed(option):
+    """The option (name, value) of a script as on its command line: "--num-envs 16", "--bf16" or "--no-anneal-lr"."""
+    name, value = option[0].replace("_", "-"), option[1]
+    if isinstance(value, list):
+        return " ".join([f"--{name}", *map(str, value)])
+    return f"--{'' if value else 'no-'}{name}" if type(value) is bool else f"--{name} {value}"
+
+
+def read_ours(run, about):
+    """(episodes, updates) of a run of one of our scripts. A metric that an edited copy does not log is left out."""
+    batch_size, checkpoints = about["batch_size"], sorted(run.glob("checkpoint_*.pt"))
     if not checkpoints:
         raise Broken("no checkpoint")
     steps = int(checkpoints[-1].stem.split("_")[1])
     logged = {tag: [point for point in points if point[0] <= steps] for tag, points in events(run).items()}
-    columns = []
+    columns = {}
     for name in [*UPDATES, *ONLY_OURS]:
-        columns.append(logged.get(f"{'charts' if name in ('SPS', 'learning_rate') else 'losses'}/{name}", []))
-        if [point[0] for point in columns[-1]] != list(range(batch_size, steps + 1, batch_size)):
-            raise Broken(f"the log has {len(columns[-1])} of the {steps // batch_size} values of {name}")
-    updates = [(points[0][0], points[0][2], *(point[1] for point in points)) for points in zip(*columns, strict=True)]
+        points = logged.get(f"{'charts' if name in ('SPS', 'learning_rate') else 'losses'}/{name}", [])
+        if points and [point[0] for point in points] != list(range(batch_size, steps + 1, batch_size)):
+            raise Broken(f"the log has {len(points)} of the {steps // batch_size} values of {name}")
+        if points:
+            columns[name] = points
+    if not columns:
+        raise Broken(f"the log has none of the {steps // batch_size} updates")
+    first = next(iter(columns.values()))
+    updates = {"step": [point[0] for point in first], "seconds": [point[2] for point in first]}
+    updates |= {name: [point[1] for point in points] for name, points in columns.items()}
     returns, lengths = (logged.get(f"charts/episodic_{name}", []) for name in ("return", "length"))
     if len(returns) != len(lengths):
         raise Broken(f"the log has {len(returns)} returns and {len(lengths)} lengths")
-    episodes = [(x[0], x[2], x[1], length[1]) for x, length in zip(returns, lengths, strict=True)]
-    default = defaults(source)
-    options = {key: args[key] for key in sorted(args.keys() - NOT_OPTIONS) if default.get(key, args[key]) != args[key]}
-    words = [f"--env-id {args['env_id']} --seed {args['seed']}"]
-    for key, value in options.items():
-        option = key.replace("_", "-")
-        words.append(f"--{'' if value else 'no-'}{option}" if type(value) is bool else f"--{option} {value}")
-    about["command"] = " ".join([f"python {script}.py", *words])
-    about |= {"script": script, "env_id": args["env_id"], "options": options, "steps": steps}
-    about |= {"steps_wanted": args["total_timesteps"] // batch_size * batch_size} | commit(f"{script}.py", source)
-    return about, episodes, updates
+    return [(x[0], x[2], x[1], length[1]) for x, length in zip(returns, lengths, strict=True)], updates
 
 
-def read_ppo2(run):
-    """(about, episodes, updates) of a run of openai/baselines' ppo2: from its log and a monitor of each environment.
+def read_ppo2(run, about):
+    """(episodes, updates) of a run of openai/baselines' ppo2: from its log and a monitor of each environment.
 
     A monitor counts the steps of its own environment; all environments step together."""
-    about = json.loads((run / "run.json").read_text())
-    args = about["args"]
     with (run / "progress.csv").open() as file:
         rows = list(csv.DictReader(file))
     monitors = sorted(run.glob("*.monitor.csv"))
-    if not rows or len(monitors) != int(args.get("num_env", 1)):
+    if len(monitors) != int(about["args"].get("num_env", 1)):
         raise Broken(f"{len(rows)} updates and {len(monitors)} monitors")
-    names = ["misc/total_timesteps", "misc/time_elapsed", *UPDATES.values()]
-    updates = [[float(row[name]) for name in names] for row in rows]
+    names = {"step": "misc/total_timesteps", "seconds": "misc/time_elapsed"} | UPDATES
     episodes = []
     for path in monitors:
         with path.open() as file:
@@ -117,47 +149,62 @@ def read_ppo2(run):
             ended = [(float(row["r"]), int(row["l"]), float(row["t"])) for row in csv.DictReader(file)]
         for (score, length, seconds), step in zip(ended, accumulate(row[1] for row in ended), strict=True):
             episodes.append((step * len(monitors), seconds, score, length))
-    about["options"] = {key: args[key] for key in sorted(args.keys() - {"env", "seed"})}
-    about |= {"env_id": args["env"], "steps": int(updates[-1][0]), "commit": None}
-    batch_size = int(updates[0][0])
-    about |= {"steps_wanted": int(float(args["num_timesteps"])) // batch_size * batch_size}
-    return about, sorted(episodes), updates
+    return sorted(episodes), {name: [float(row[column]) for row in rows] for name, column in names.items()}
 
 
-def write(path, names, digits, rows):
+def read(run, about):
+    """(episodes, updates) of a run that describe() has told `about`, each {column: [a number for each, ...]}.
+
+    Raises Broken, or what reading a wreck raises."""
+    episodes, updates = (read_ours if about["ours"] else read_ppo2)(run, about)
+    if not episodes:
+        raise Broken("no episode ended")
+    return dict(zip(["step", "seconds", "return", "length"], zip(*episodes, strict=True), strict=True)), updates
+
+
+def write(path, table, digits):
     """A compressed CSV; the first column is whole, the second, seconds, has one decimal, the others so many digits."""
-    lines = [",".join(names)]
-    for step, seconds, *others in rows:
+    lines = [",".join(table)]
+    for step, seconds, *others in zip(*table.values(), strict=True):
         lines.append(",".join([f"{step:.0f}", f"{seconds:.1f}", *(f"{number:.{digits}g}" for number in others)]))
     path.write_bytes(lzma.compress("\n".join([*lines, ""]).encode()))
 
 
 def collect(run, results, machine):
     """Puts a run into the results and returns what to say of it. Raises Broken, or what reading a wreck raises."""
-    if "__" not in run.name or not run.is_dir():
-        raise Broken("not the folder of a run")
-    ours = not run.name.split("__")[1].startswith("ppo2")
-    about, episodes, updates = (read_ours if ours else read_ppo2)(run)
-    if not episodes:
-        raise Broken("no episode ended")
+    about = describe(run)
+    episodes, updates = read(run, about)
+    ours, args = about.pop("ours"), about.pop("args")
+    del about["batch_size"]
     if (run / "machine.json").exists():
         machine = json.loads((run / "machine.json").read_text())
     about["versions"] = {name: version for name, version in about["versions"].items() if name in PACKAGES}
-    about |= {"seed": int(about.pop("args")["seed"]), "machine": machine}
-    name = f"{about['env_id']}__{about['script']}__{about['seed']}".replace("/", "-")
+    about |= {"steps": int(updates["step"][-1]), "machine": machine, "commit": None}
+    name = f"{about['env_id']}__{about['script']}__{about['seed']}"
     if ours:  # other options make another experiment
         name = "__".join([name, *(f"{option}={value}" for option, value in about["options"].items())])
+        about["commit"] = commit(f"{about['script']}.py", about["source"])
+        words = ["python", f"{about['script']}.py", "--env-id", args["env_id"], "--seed", str(args["seed"])]
+        about["command"] = " ".join([*words, *map(typed, about["options"].items())])
     folder = results / ("ours" if ours else "ppo2")
     folder.mkdir(parents=True, exist_ok=True)
-    there = folder / f"{name}.json"
-    if there.exists() and (steps := json.loads(there.read_text())["steps"]) > about["steps"]:
-        return f"left out: {run}: the results have one of {steps} steps, this has {about['steps']}"
-    columns = ["step", "seconds", *UPDATES, *(ONLY_OURS if ours else [])]
-    write(folder / f"{name}.episodes.csv.xz", ["step", "seconds", "return", "length"], 7, episodes)
-    write(folder / f"{name}.updates.csv.xz", columns, 4, updates)
+    there, instead = folder / f"{name.replace('/', '-')}.json", ""
+    if there.exists():
+        before = json.loads(there.read_text())
+        if before["steps"] > about["steps"]:
+            return f"left out: {run}: the results have one of {before['steps']} steps, this has {about['steps']}"
+        if before.get("run") != run.name:
+            instead = f", in place of {before.get('run', 'another')} of {before['steps']} steps"
+    for kind, table, digits in (("episodes", episodes, 7), ("updates", updates, 4)):
+        write(there.with_name(f"{there.name.removesuffix('.json')}.{kind}.csv.xz"), table, digits)
     there.write_text(json.dumps(about, indent=1, sort_keys=True) + "\n")
     part = "" if about["steps"] == about["steps_wanted"] else f" of {about['steps_wanted']}"
-    return f"collected: {run}: {about['steps']}{part} steps, {len(episodes)} episodes"
+    return f"collected: {run}: {about['steps']}{part} steps, {len(episodes['step'])} episodes{instead}"
+
+
+def reason(error):
+    """What to say of a run that could not be read."""
+    return str(error) if isinstance(error, Broken) else f"{type(error).__name__}: {error}"
 
 
 def main():
@@ -171,8 +218,7 @@ def main():
             print(collect(run, args.results, args.machine), flush=True)
         except Exception as error:  # whatever is wrong with one run, the others are collected
             broken += 1
-            reason = str(error) if isinstance(error, Broken) else f"{type(error).__name__}: {error}"
-            print(f"broken, left out: {run}: {reason}", flush=True)
+            print(f"broken, left out: {run}: {reason(error)}", flush=True)
     return broken > 0
 
 

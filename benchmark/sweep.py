@@ -22,7 +22,8 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-NOT_THE_EXPERIMENT = {"cuda", "threads", "track", "capture_video", "save_every", "resume"}  # these change no number
+# these change no number
+NOT_THE_EXPERIMENT = {"cuda", "threads", "track", "capture_video", "save_every", "resume", "runs_folder"}
 
 
 def newest_step(run):
@@ -42,10 +43,12 @@ class Ours:
         module = importlib.import_module(self.script)
         self.args = dataclasses.asdict(tyro.cli(module.Args, args=self.options))
         default = dataclasses.asdict(module.Args())
-        self.start = f"{self.args['env_id']}__{self.script}__{seed}".replace("/", "-")
+        env_id = self.args["env_id"].replace("/", "-")
+        self.start = f"{env_id}__{self.args.get('exp_name') or self.script}__{seed}"
+        self.runs = Path(folder, self.args.get("runs_folder") or "runs")
         named = NOT_THE_EXPERIMENT | {"env_id", "seed", "total_timesteps"}
         others = [f"{key}={value}" for key, value in self.args.items() if key not in named and value != default[key]]
-        self.name = "__".join([self.start, str(self.args["total_timesteps"]), *others])
+        self.name = "__".join([env_id, self.script, seed, str(self.args["total_timesteps"]), *others])
 
     def same(self, args):
         """Whether a run with `args` is this one. Runs from before an option existed count as of its default."""
@@ -54,9 +57,9 @@ class Ours:
     def run(self):
         """The folder of this run that got furthest; None where there is none."""
         found = []
-        for about in self.folder.glob(f"runs/{self.start}__*/run.json"):
+        for about in self.runs.glob(f"{self.start}__*/run.json"):
             try:
-                if self.same(json.loads(about.read_text())["args"]):
+                if (about.parent / f"{self.script}.py").exists() and self.same(json.loads(about.read_text())["args"]):
                     found.append(about.parent)
             except ValueError:  # half-written; collect.py reports it
                 pass
@@ -71,7 +74,7 @@ class Ours:
         """What to run: goes on with what is there."""
         run = self.run()
         resume = run is not None and newest_step(run) > 0
-        options = ["--resume", str(run.relative_to(self.folder))] if resume else self.options
+        options = ["--resume", os.path.relpath(run, self.folder)] if resume else self.options
         return [sys.executable, str(ROOT / f"{self.script}.py"), *options]
 
 

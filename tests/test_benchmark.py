@@ -1,10 +1,11 @@
-"""benchmark/: sweeps go on where they were stopped, broken runs are left out, the README says what the results say."""
+"""benchmark/: sweeps go on where they were stopped, no run is dropped in silence, the README says what results say."""
 
 import csv
 import json
 import lzma
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 from toy_envs import ROOT, SCRIPTS, finish, scalars, train
 
-from benchmark import collect, report, sweep
+from benchmark import collect, compare, report, sweep
 
 PPO = SCRIPTS[0]
 SWEEPS = sorted((ROOT / "benchmark").glob("*/*.sh"))
@@ -101,6 +102,24 @@ def test_a_sweep_knows_a_run_by_script_and_options(folder):
     assert make("ppo.py --gamma 0.9").name == "CartPole-v1__ppo__1__2048__gamma=0.9"
 
 
+def test_a_sweep_finds_a_named_run_in_its_folder(run, tmp_path, monkeypatch):
+    """By its --exp-name in its --runs-folder, and not one of another script with the same name."""
+    fields = '    exp_name: str | None = None\n    runs_folder: str = "runs"\n    seed: int'
+    (tmp_path / "ppo_named.py").write_text((ROOT / "ppo.py").read_text().replace("    seed: int", fields, 1))
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def make():
+        words = "ppo_named.py --exp-name mine --runs-folder elsewhere".split()
+        return sweep.Ours(words, "1", "2048", tmp_path)
+
+    assert make().name == "CartPole-v1__ppo_named__1__2048__exp_name=mine"
+    copy_of(run, tmp_path / "elsewhere", exp_name="mine")
+    assert not make().done()
+    made = copy_of(run, tmp_path / "elsewhere", "ppo_named", exp_name="mine", threads=1)
+    assert make().done() and make().run() == made
+    assert make().command()[-2:] == ["--resume", f"elsewhere/{made.name}"]
+
+
 def test_two_sweeps_do_not_make_the_same_run(tmp_path, monkeypatch):
     """The log is locked by the run itself, even when its sweep is no more."""
     run = sweep.Ours(["ppo.py"], "1", "512", tmp_path)
@@ -159,7 +178,7 @@ WRECKS = {  # what is done to a run, and the reason that is given
     "half a run.json": (lambda run: os.truncate(run / "run.json", 100), "JSONDecodeError"),
     "no checkpoint": (lambda run: [path.unlink() for path in run.glob("*.pt")], "no checkpoint"),
     "half a log": (lambda run: [os.truncate(path, 4000) for path in run.glob("events.*")], "the log has"),
-    "no log": (lambda run: [path.unlink() for path in run.glob("events.*")], "the log has 0 of the 4 values"),
+    "no log": (lambda run: [path.unlink() for path in run.glob("events.*")], "the log has none of the 4 updates"),
     "a flipped bit": (lambda run: [flip(path) for path in run.glob("events.*")], "the log has"),
     "no script": (lambda run: (run / "ppo.py").unlink(), "ppo.py"),
     "a file": (lambda run: (shutil.rmtree(run), run.write_text("")), "not the folder of a run"),
@@ -222,12 +241,12 @@ def test_a_run_counts_up_to_its_checkpoint_and_gives_way_to_a_longer_one(folder,
 
 
 def test_the_commit_is_the_first_with_the_script_as_it_was_run():
-    found = collect.commit("ppo.py", b"not a script\n")
-    assert found == {"commit": None, "source": "75ea052ce95cffea8301d3061801cc8fc423cc1e"}
+    assert collect.commit("ppo.py", "75ea052ce95cffea8301d3061801cc8fc423cc1e") is None
     history = subprocess.run(["git", "log", "--format=%H", "--", "ppo.py"], cwd=ROOT, capture_output=True, text=True)
     for commit in history.stdout.split()[:1]:  # none without a checkout
-        text = subprocess.run(["git", "show", f"{commit}:ppo.py"], cwd=ROOT, capture_output=True, check=True).stdout
-        assert collect.commit("ppo.py", text)["commit"] == commit
+        command = ["git", "rev-parse", f"{commit}:ppo.py"]
+        blob = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+        assert collect.commit("ppo.py", blob) == commit
 
 
 BASELINES = """#!/usr/bin/env python3
@@ -281,7 +300,7 @@ def test_a_run_of_ppo2(tmp_path, monkeypatch):
 def test_the_readme_has_the_scores_of_the_results():
     """make report writes the table. What the README says beside it of the run on Breakout is true as well."""
     text = (ROOT / "README.md").read_text()
-    experiments = report.experiments_of(ROOT / "benchmark" / "results")
+    experiments = report.experiments_of(report.load(ROOT / "benchmark" / "results"))
     assert len(experiments) >= 8
     assert report.put_into_readme(text, report.readme_table(experiments)) == text
     [breakout] = [one for one in experiments if one.script == "ppo_atari" and "Breakout" in one.env_id]
@@ -294,9 +313,28 @@ def test_the_readme_has_the_scores_of_the_results():
         assert score == f"{means[first.episodes['step'] <= int(step.replace(',', ''))][-1]:.1f}"
 
 
+def test_the_picture_is_of_the_results(tmp_path):
+    """make report draws it. Its background is transparent, and all of its colours can be told from white and black."""
+    report.picture(report.experiments_of(report.load(ROOT / "benchmark" / "results")), tmp_path / "curves.svg")
+    drawn, committed = (path.read_text() for path in (tmp_path / "curves.svg", ROOT / "docs" / "curves.svg"))
+    number = r"-?\d+\.\d+"
+    assert re.sub(number, "", drawn) == re.sub(number, "", committed), "make report brings the picture up to date"
+    pairs = [[float(x) for x in re.findall(number, text)] for text in (drawn, committed)]
+    np.testing.assert_allclose(*pairs, atol=0.01)
+    assert len(committed) < 100_000 and committed.count("ours, 1") >= 2 and "ppo2, 3 runs" in committed
+    colors = set(re.findall(r"#[0-9a-f]{6}\b", committed))
+    assert {report.GRAY, *report.COLORS.values()} <= colors
+    for color in colors:
+        parts = np.array([int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+        light = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4) @ [0.2126, 0.7152, 0.0722]
+        assert min(1.05 / (light + 0.05), (light + 0.05) / 0.05) >= 3, color  # what WCAG 2 asks of graphics
+
+
 def test_the_verdict():
     assert report.compare([1.0], [1.0, 2.0]) is None
-    assert report.compare([-200.0] * 3, [-200.0] * 3).verdict == "every run scores the same"
+    assert report.compare([-200.0] * 3, [-200.0] * 3) == ("every run scores the same", None, None, None)
+    assert report.compare([-200.0] * 3, [-100.0] * 3) == ("every run differs, by the same", None, None, None)
+    assert report.compare([1.0, 2.0], [8.0, 9.0], "my_ppo").verdict == "my_ppo is worse"
     better, worse = [10.0, 11.0, 12.0, 11.5], [1.0, 2.0, 1.5]
     assert report.compare(better, worse).verdict == "ours is better"
     assert report.compare(worse, better).verdict == "ours is worse"
@@ -306,13 +344,17 @@ def test_the_verdict():
     assert report.compare(scores + 2.31, scores).welch == pytest.approx(0.0497, abs=1e-4)
 
 
-def test_the_visible_difference_is_seen_8_times_out_of_10():
+@pytest.mark.parametrize("sizes", [(10, 10), (3, 3), (10, 3), (2, 9)])
+@pytest.mark.parametrize("spreads", [(1, 1), (3, 1), (1, 3)])
+def test_the_visible_difference_is_seen_8_times_out_of_10(sizes, spreads):
     rng = np.random.default_rng(0)
-    ours, ppo2 = rng.normal(size=(2000, 10)), rng.normal(size=(2000, 10))
-    unit = (ours[0] - ours[0].mean()) / ours[0].std(ddof=1)  # exactly the spread that the draws have on average
-    visible = report.compare(unit, unit).visible
+    ours, ppo2 = (rng.normal(0, spread, (10_000, size)) for size, spread in zip(sizes, spreads, strict=True))
+    visible = report.visible_difference(spreads, sizes)
     p = report.stats.ttest_ind(ours + visible, ppo2, axis=1, equal_var=False).pvalue
-    assert 0.77 < np.mean(p < 0.05) < 0.83
+    assert 0.78 < np.mean(p < 0.05) < 0.82
+    pairs = zip((ours[0], ppo2[0]), spreads, strict=True)
+    exactly = [(side - side.mean()) / side.std(ddof=1) * spread for side, spread in pairs]
+    assert report.compare(*exactly).visible == pytest.approx(visible)  # these two samples have just these spreads
 
 
 def test_interquartile_means_and_their_interval():
@@ -358,14 +400,157 @@ def test_the_page_stands_alone(run, folder, tmp_path, monkeypatch):
     report.main()
     page = (tmp_path / "report.html").read_text()
     assert not re.search(r'<script[^>]+src=|<link|<img|src="http', page.replace(report.get_plotlyjs(), ""))
-    [figure] = re.findall(r'<script type="application/json" id="f0">(.*?)</script>', page)
-    names = [trace.get("name") for trace in json.loads(figure)["data"]]
-    assert {"ours (2)", "ppo2 (3)", "ours, seed 2", "ppo2, seed 3"} <= set(names)
+    figures = [json.loads(text) for text in re.findall(r'<script type="application/json">(.*?)</script>', page)]
+    assert len(figures) == 2 + len(report.METRICS)
+    for figure, title in zip(figures, ["steps", "minutes of training", *["steps"] * len(report.METRICS)], strict=True):
+        names = [trace.get("name") for trace in figure["data"]]
+        assert {"ours (2)", "ppo2 (3)", "ours, seed 2", "ppo2, seed 3"} <= set(names)
+        assert figure["layout"]["xaxis"]["title"]["text"] == title and figure["layout"]["yaxis"]["title"]["text"]
     assert "CartPole-v1 · ppo.py --total-timesteps 2048, 2k steps" in page
     assert '<td class="bad">1,536 of 2,048</td>' in page
-    [experiment] = report.experiments_of(results)
+    assert "<li>CartPole-v1, ppo --total-timesteps 2048, seed 2: stopped at 1,536 of 2,048 steps</li>" in page
+    [experiment] = report.experiments_of(report.load(results))
     assert report.statement(experiment).endswith(": too few runs to compare.")
     assert report.statement(experiment) in page
+    assert "<th>ppo2, IQM</th>" in page and "<th>verdict</th>" not in page  # of nothing there is no column
+
+
+def test_what_is_published_is_said_to_be():
+    """And not tested; a score that has no spread makes no visible difference of 0."""
+    experiments = report.experiments_of(report.load(ROOT / "benchmark" / "results"))
+    by_title = {one.title: one for one in experiments}
+    lone = by_title["HalfCheetah-v4 · ppo_continuous_action.py"]._replace(ppo2=[])
+    assert report.published(lone) == "published: 2149 ± 1166" and report.compared(lone) is None
+    assert "Published, measured elsewhere and not tested: 2148.77 ± 1166.023." in report.statement(lone)
+    assert report.published(by_title["HalfCheetah-v4 · ppo_continuous_action.py"]) == ""
+    mountain = by_title["MountainCar-v0 · ppo.py"]
+    assert "nothing to test" in report.statement(mountain) and "difference" not in report.statement(mountain)
+    [line] = [line for line in report.readme_table([mountain]) if "MountainCar" in line]
+    assert line.endswith("| every run scores the same |")
+
+
+def copy_of(run, folder, script="ppo", seed=1, old="", new="", **args):
+    """A copy of a run of ppo.py, as if `script`, in whose text `old` is `new`, had made it with this seed and args."""
+    options = "".join(f"-{key}-{value}" for key, value in args.items())
+    to = Path(shutil.copytree(run, folder / f"CartPole-v1__{args.get('exp_name', script)}__{seed}__{options}"))
+    about = json.loads((to / "run.json").read_text())
+    about |= {"script": f"{script}.py", "args": about["args"] | {"seed": seed} | args}
+    (to / "run.json").write_text(json.dumps(about))
+    text = (to / "ppo.py").read_text()
+    assert old in text
+    (to / "ppo.py").unlink()
+    (to / f"{script}.py").write_text(text.replace(old, new))
+    return to
+
+
+def test_copies_and_named_experiments_have_rows_and_curves_of_their_own(run, tmp_path, monkeypatch, capsys):
+    """Three learning rates, a name, a copy with an option of its own; a second run of the same is named."""
+    folder, results = tmp_path / "runs", tmp_path / "results"
+    for rate in (1e-4, 2e-4, 3e-4):
+        copy_of(run, folder, learning_rate=rate)
+    copy_of(run, folder, exp_name="wide")
+    for default, floor in ((-1.0, -1.0), (-1.0, -2.0), ("2**3", 8)):
+        field = f"    floor: float = {default}\n    seed: int"
+        copy_of(run, folder, "my_ppo", old="    seed: int", new=field, floor=floor)
+    copy_of(run, folder, "ppo2_mine", runs_folder="elsewhere")
+    again = shutil.copytree(folder / "CartPole-v1__ppo2_mine__1__-runs_folder-elsewhere", folder / "zz__again")
+    monkeypatch.setattr(sys, "argv", ["", *map(str, sorted(folder.iterdir())), "--results", str(results)])
+    assert not collect.main()
+    said = capsys.readouterr().out
+    assert said.count("collected: ") == 9 and said.count("in place of") == 1
+    assert f"{again}: 2048 steps" in said and "in place of CartPole-v1__ppo2_mine__1__-runs_folder-elsewhere" in said
+    names = {one.name for one in report.experiments_of(report.load(results))}
+    assert names == {f"{name} --total-timesteps 2048" for name in [
+        "ppo.py --learning-rate 0.0001", "ppo.py --learning-rate 0.0002", "ppo.py --learning-rate 0.0003",
+        "ppo.py --exp-name wide", "my_ppo.py", "my_ppo.py --floor -2.0", "my_ppo.py --floor 8", "ppo2_mine.py",
+    ]}  # fmt: skip
+    page = report.page(report.load(results))
+    assert all(f"CartPole-v1 · {name}, 2k steps</h3>" in page and f"\n{name}</td>" in page for name in names)
+    together = next(text for text in re.findall(r'<script type="application/json">(.*?)</script>', page))
+    assert {f"{name} (1)" for name in names} <= {trace.get("name") for trace in json.loads(together)["data"]}
+
+
+def test_a_copy_that_logs_less_is_collected(run, tmp_path, monkeypatch):
+    read = collect.events(run)
+    del read["losses/clipfrac"], read["losses/old_approx_kl"]
+    monkeypatch.setattr(collect, "events", lambda _: read)
+    assert "2048 steps" in collect.collect(run, tmp_path / "results", None)
+    updates = table(tmp_path / "results", "updates")
+    assert {"clipfrac", "old_approx_kl"}.isdisjoint(updates) and updates["entropy"].size == 4
+    [experiment] = report.experiments_of(report.load(tmp_path / "results"))
+    assert len(list(report.charts_of(experiment))) == 2 + len(report.METRICS) - 1
+
+
+# COMPARING ONE'S OWN
+
+
+def made(scores, steps=1024, every=10):
+    """Runs by seed of `steps` steps in updates of 512, with an episode of the same return, `scores`, every 10 steps."""
+    end = np.arange(every, steps + 1, every) * 1.0
+    about = {"batch_size": 512}
+    return {seed: report.Run(about, {"step": end, "return": end * 0 + value}, {"step": np.arange(512, steps + 1, 512)})
+            for seed, value in enumerate(scores)}  # fmt: skip
+
+
+def test_a_comparison_is_the_reports():
+    a, b = np.array([10.0, 12, 11, 13]), np.array([14.0, 15, 13.5, 16])
+    cells, lines = compare.row(("ppo", "my_ppo"), (made(a), made(b)), 1000)
+    expected = report.compare(b, a, "my_ppo")
+    assert (cells[0], cells[1], cells[2], cells[3]) == ("1,000", "11.5 ± 1.3 (4)", "14.6 ± 1.1 (4)", "+3.1")
+    assert cells[4:] == ["my_ppo is better", f"{expected.welch:.3f}", f"{expected.visible:.1f}"] and not lines
+    assert compare.row(("ppo", "my_ppo"), (made(a), made(b + 9)), 1000)[0][5] == "<0.001"
+    cells, lines = compare.row(("ppo", "my_ppo"), (made(a), made(b) | {9: made([1.0], 512)[0]}), 1024)
+    assert cells[2] == "14.6 ± 1.1 (4)" and lines == ["left out after 1,024 steps: my_ppo, seed 9"]
+
+
+def test_the_score_after_a_step():
+    """Of the last 100 episodes that had ended; a run that ended less than an update before counts as there."""
+    [run] = made([0.0], steps=2048, every=1).values()
+    run.episodes["return"][:] = run.episodes["step"]
+    assert compare.score(run, 1000) == np.arange(901, 1001).mean()
+    assert compare.score(run, 50) == np.arange(1, 51).mean()
+    assert compare.score(run, 2559) == np.arange(1949, 2049).mean() and compare.score(run, 2560) is None
+
+
+def test_two_experiments_of_a_folder_are_compared(run, tmp_path):
+    """As a user does it. A run that is broken, and the second of a seed, are named."""
+    folder = tmp_path / "runs"
+    for seed in (1, 2):
+        copy_of(run, folder, seed=seed)
+        copy_of(run, folder, "my_ppo", seed, old="[core 3]", new=f"[core 3], {seed}")
+        copy_of(run, folder, seed=seed, exp_name="slow", learning_rate=1e-5)
+        copy_of(run, folder, seed=seed, exp_name="slow", learning_rate=1e-6)
+    copy_of(run, folder, "my_ppo", 2, threads=2)
+    [path.unlink() for path in copy_of(run, folder, "my_ppo", 3).glob("*.pt")]
+    (folder / "empty").mkdir()
+
+    def start(*words):
+        words = [sys.executable, ROOT / "benchmark" / "compare.py", folder, "--env-id", "CartPole-v1", *words]
+        return subprocess.run(words, capture_output=True, text=True)
+
+    process = start("--a", "ppo", "--b", "my_ppo", "--steps", "1024", "2048")
+    heading, titles, first, second, *lines = process.stdout.splitlines()
+    assert heading.startswith("CartPole-v1, ppo --total-timesteps 2048 (a) and my_ppo --total-timesteps 2048 (b): ")
+    assert titles.split()[:4] == ["after", "steps", "ppo", "my_ppo"] and first.startswith("1,024 ")
+    assert "(2)" in second and second.endswith("every run scores the same")
+    assert lines[0].startswith(f"left out: {folder}/empty: FileNotFoundError: ")
+    assert lines[1:] == [
+        f"left out: {folder}/CartPole-v1__my_ppo__2__: seed 2 is there twice",
+        f"left out: {folder}/CartPole-v1__my_ppo__3__: no checkpoint",
+        "note: my_ppo --total-timesteps 2048 was run with 2 different texts of my_ppo.py",
+    ]  # fmt: skip
+    ambiguous = start("--a", "ppo", "--b", "slow")
+    whole = "slow --learning-rate 1e-05 --total-timesteps 2048"
+    assert ambiguous.returncode == 1 and f'"{whole}" (2 runs)' in ambiguous.stderr
+    assert start("--a", "ppo", "--b", whole).returncode == 0
+    assert "is none of the experiments" in start("--a", "ppo", "--b", "nix").stderr
+    assert "the same experiment" in start("--a", "ppo", "--b", "ppo").stderr
+    assert start("--a", "ppo", "--b", "my_ppo", "--env-id", "Acrobot-v1").returncode == 1
+    for readme in (ROOT / "README.md", ROOT / "benchmark" / "README.md"):  # after their steps no run is there yet
+        words = shlex.split(re.search(r'make compare ARGS="(.*?)"', readme.read_text())[1])
+        words = [sys.executable, ROOT / "benchmark" / "compare.py", *words]
+        process = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
+        assert process.returncode == 0 and "left out after 10,000 steps: ppo, seed 1" in process.stdout
 
 
 def test_no_results_is_one_line(tmp_path, monkeypatch):
