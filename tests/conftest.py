@@ -1,5 +1,23 @@
-"""Before any script is imported, as one's default is the number of threads that it finds."""
+"""What holds in every test, and the fixtures that several files share."""
 
+import pytest
 import torch
 
-torch.set_num_threads(1)  # as OMP_NUM_THREADS=1 in `toy_envs.start`: their number may change the last bit of a result
+# Before any script is imported, as one's default is the number of threads that it finds. As OMP_NUM_THREADS=1 in
+# `toy_envs.start`: their number may change the last bit of a result.
+torch.set_num_threads(1)
+
+CUDA_BUILD = """
+import torch
+torch.__version__ = torch.version.__version__ = torch.torch_version.TorchVersion("2.13.0+cu130")
+"""
+
+
+@pytest.fixture
+def cuda_build(tmp_path_factory):
+    """A folder for PYTHONPATH with which torch calls itself as its CUDA build does, and its metadata do otherwise."""
+    folder = tmp_path_factory.mktemp("cuda_build")
+    (folder / "sitecustomize.py").write_text(CUDA_BUILD)
+    (folder / "torch-2.13.0.dist-info").mkdir()
+    (folder / "torch-2.13.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.13.0\n")
+    return folder

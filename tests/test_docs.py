@@ -5,7 +5,7 @@ import re
 from html import unescape
 
 import pytest
-from test_packaging import EXTRAS
+from dependencies import EXTRAS
 from test_scripts import marks_of, parents, text, texts
 from toy_envs import ROOT
 

