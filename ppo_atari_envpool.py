@@ -194,7 +194,7 @@ def nature_cnn(channels):
 class Agent(nn.Module):
     """[core 13] Policy and value from one network with two heads (value_network=None in common/policies.py)."""
 
-    def __init__(self, envs, bf16=False):
+    def __init__(self, envs, bf16=False):  # [speed]
         super().__init__()
         self.dtype = torch.bfloat16 if bf16 else torch.float32  # [speed]
         channels, actions = envs.single_observation_space.shape[-1], envs.single_action_space.n  # [atari 7] frames
@@ -206,8 +206,8 @@ class Agent(nn.Module):
         """The policy in B observations, uint8 [B, 84, 84, channels], and their values, float32 [B]."""
         pixels = obs.movedim(-1, 1).to(self.dtype) / 255  # [atari 9] scaled to the range from 0 to 1
         with torch.autocast(obs.device.type, torch.bfloat16, enabled=self.dtype == torch.bfloat16):  # [speed]
-            hidden = self.trunk(pixels)  # [core 13]
-        return Categorical(self.policy(hidden.float())), self.value(hidden.float()).squeeze(-1)
+            hidden = self.trunk(pixels)  # [core 13] [atari 8] [atari 9]
+        return Categorical(self.policy(hidden.float())), self.value(hidden.float()).squeeze(-1)  # [speed]
 
 
 def gae(rewards, values, dones, next_value, next_done, gamma, gae_lambda):

@@ -46,7 +46,8 @@ def block(script):
     core, extras = ([f'"{line}"' for line in part] for part in needed(script))
     lines = [f"# dependencies = [{', '.join(core)}]"]
     if extras or len(lines[0]) > 120:
-        rows = [row for part in (core, extras) for row in textwrap.wrap(", ".join(part), 114, break_long_words=False)]
+        whole = {"break_long_words": False, "break_on_hyphens": False}
+        rows = [row for part in (core, extras) for row in textwrap.wrap(", ".join(part), 115, **whole)]
         lines = ["# dependencies = [", *(f"#   {row.removesuffix(',')}," for row in rows), "# ]"]
     python = PROJECT["requires-python"].split(",")[0]
     return "\n".join(["# /// script", f'# requires-python = "{python}"', *lines, "# ///", ""])
