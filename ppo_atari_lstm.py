@@ -105,7 +105,7 @@ class MaxAndSkip(gym.Wrapper):
 
     def __init__(self, env):
         super().__init__(env)
-        self.screen = env.unwrapped.ale.getScreenRGB  # takes time: read only where it is seen
+        self.screen = env.unwrapped.ale.getScreenRGB  # [speed] it takes time: read only where it is seen
         self.frames = np.zeros((2, *self.screen().shape), dtype=np.uint8)
 
     def reset(self, **kwargs):
@@ -271,7 +271,7 @@ class Agent(nn.Module):
         """
         pixels = obs.movedim(-1, 1).to(self.dtype) / 255  # [atari 9] scaled to the range from 0 to 1
         with torch.autocast(obs.device.type, torch.bfloat16, enabled=self.dtype == torch.bfloat16):  # [speed]
-            hidden = self.trunk(pixels)  # [core 13] [atari 8] [atari 9]
+            hidden = self.trunk(pixels)  # [core 13] [atari 9]
 
         # [lstm 3] the state starts again from zero with each episode; between two such steps the LSTM runs through
         environments, outputs = state[0].shape[1], []

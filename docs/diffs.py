@@ -202,7 +202,7 @@ def with_sizes_and_scores(text):
         row = rf"\g<1> {cells[0]} | {cells[1]} \g<4> {cells[2]} |"
         text = re.sub(SCRIPT_ROW.format(name), row, text, flags=re.MULTILINE)
     total = sum(sizes.values(), Counter())
-    sums = f"All {len(sizes)} have +{total['+']} -{total['-']} lines; marked are {in_words(total)}.\n"
+    sums = f"All {len(sizes)} have +{total['+']} -{total['-']} lines. Marked: {in_words(total)}.\n"
     return TOTALS.sub(sums, text)
 
 

@@ -158,7 +158,7 @@ def test_every_detail_of_the_script_has_its_mark(script):
 def test_there_are_no_other_marks(script):
     """A slip in a mark would hide it: there is no [core 14], no [core5] and no [Check]."""
     known = {mark for each in SCRIPTS for mark in each.marks} | {"aux 1", "aux 3", *KINDS}
-    comments = "\n".join(line.partition("#")[2] for line in text(script).splitlines())
+    comments = "\n".join(line.partition("#")[2] for line in text(script).split("\n# ///\n")[1].splitlines())
     assert marks(text(script)) | set(re.findall(r"\[([A-Za-z]{2}\w*(?: \d+)?)\]", comments)) <= known
 
 
