@@ -288,7 +288,7 @@ def table_row(before, after, x, y, known):
 
 
 def title(text, own, known):
-    """The row above a change: the script's own details and KINDS in its new lines, and the others that these name."""
+    """The row above a change: the script's own details and KINDS that a text names, and the others that it does."""
     found = [mark for mark in known if f"[{mark}]" in text]
     html = "".join(f"<div>{named(mark, known)}</div>" for mark in found if mark in own or mark in KINDS)
     others = " ".join(link(mark) for mark in found if mark not in own and mark not in KINDS)
@@ -304,6 +304,7 @@ def end_of_args(text):
 def diff(name, parent, own, known):
     """The table of a script's diff to its parent; above the end of Args without titles of details."""
     before, after = ((lines(script), coloured(script)) for script in (parent, name))
+    speakers = spoken_for("\n".join(after[0]), own)
     i, k = end_of_args(before[0]), end_of_args(after[0])
     above = changes(before[0][:i], after[0][:k])
     below = [(i + a, i + b, k + c, k + d) for a, b, c, d in changes(before[0][i:], after[0][k:])]
@@ -323,8 +324,9 @@ def diff(name, parent, own, known):
                 pieces.append([])
             pieces[-1].append((a, b))
         for piece in pieces:
-            new = "\n".join(after[0][b] for _, b in piece if b is not None)
-            heading = title(new, own, known) or title("\n".join(after[0][k:m]), own, known)
+            new = [b for _, b in piece if b is not None and after[0][b].strip()]
+            marks = {f"[{mark}]" for b in new for mark in speakers.get(b + 1, ())}
+            heading = title("\n".join([*(after[0][b] for b in new), *marks]), own, known)
             if place < len(above):
                 heading = "" if place else "<div>Above the code: packages, docstring, imports, options</div>"
             if heading:

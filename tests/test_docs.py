@@ -143,23 +143,27 @@ def test_what_is_counted(monkeypatch):
     """Lines below Args that are new and not blank, each once."""
     monkeypatch.setattr(diffs, "lines", {"before": BEFORE.splitlines(), "after": AFTER.splitlines()}.get)
     expected = {"+": 7, "-": 3, "details": 1, "check": 2, "speed": 1}
-    assert diffs.size("after", "before", ["lstm 1"]) == expected
-    assert diffs.in_words(expected) == "1 details, 1 speed, 2 check"
+    sizes = diffs.size("after", "before", ["lstm 1"])
+    assert sizes == expected
+    assert diffs.in_words(sizes) == "1 details, 1 speed, 2 check"
 
 
 def test_size_of_all_diffs():
     table = [cells for cells in scripts_table().values() if cells[3]]
-    added, removed = (sum(map(int, column)) for column in zip(*(re.findall(r"\d+", row[3]) for row in table), strict=True))
+    added, removed = (sum(int(re.findall(r"\d+", row[3])[column]) for row in table) for column in (0, 1))
     total = {kind: sum(marked(row[4]).get(kind, 0) for row in table) for kind in ("details", *diffs.KINDS)}
     words = ", ".join(f"{number} {kind}" for kind, number in total.items())
-    assert len(table) == len(children) and f"All {len(table)} have +{added} -{removed} lines. Marked: {words}." in README
+    assert len(table) == len(children)
+    assert f"All {len(table)} have +{added} -{removed} lines. Marked: {words}." in README
 
 
 def test_the_example_changes_lines_that_are_there():
     quoted = re.search(r"In `my_ppo.py` the line `(.*?)` becomes", README)[1]
     assert text(parents["ppo"]).count(quoted) == 1
-    below = text(parents["ppo"]).split("# [core 9]")[1].splitlines()[1:3]
-    assert "clipped_values =" in below[0] and "value_loss =" in below[1]
+    below = [line.split() for line in text(parents["ppo"]).split("# [core 9]")[1].splitlines()[1:4]]
+    assert [words[:2] for words in below] == [[name, "="] for name in ("clipped_values", "squared_errors", "value_loss")]
+    [loss] = re.findall(r"whose value\s+loss is\s+`(.*?)`", README, re.DOTALL)
+    assert re.sub(r"\s+", " ", loss) == '0.5 * ((values - minibatch["returns"]) ** 2).mean()'
 
 
 # the page
