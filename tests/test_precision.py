@@ -7,7 +7,7 @@ import shutil
 import pytest
 import torch
 from golden_data import CONFIGS, load
-from test_golden import COLUMNS
+from test_golden import recorded_batch
 from toy_envs import ATARI, SCRIPTS, finish, start
 
 import ppo
@@ -20,16 +20,15 @@ BACKEND = "inductor" if shutil.which(os.environ.get("CXX", "g++")) else "aot_eag
 def test_compiled_equals_eager_after_50_updates():
     """From ppo2's recorded batch, 50 steps: the same weights but for rounding; everything is compiled once."""
     config, data = CONFIGS["mlp_copy_discrete"], load("b_mlp_copy_discrete")
-    batch = ppo.Batch(config.obs(data["obs"]), *(torch.from_numpy(data[name]) for name in COLUMNS))
+    batch = recorded_batch(config, data)
     eager = config.agent()
     compiled = copy.deepcopy(eager)
-    torch._dynamo.config.trace_autograd_ops = True  # as train() does
     compiles = torch._dynamo.utils.counters["stats"]
     before = compiles["unique_graphs"]
-    for agent, gradient in ((eager, ppo.gradient), (compiled, torch.compile(ppo.gradient, backend=BACKEND))):
+    for agent, loss_function in ((eager, ppo.ppo_loss), (compiled, torch.compile(ppo.ppo_loss, backend=BACKEND))):
         optimizer = torch.optim.Adam(agent.parameters(), 2.5e-4, fused=True)
         for _ in range(50):
-            ppo.gradient_step(agent, optimizer, batch, 0.2, ppo.Args(), gradient)
+            ppo.gradient_step(agent, optimizer, batch, 0.2, ppo.Args(), loss_function)
     assert compiles["unique_graphs"] == before + 1
     start = config.agent()
     for name, weights in eager.state_dict().items():
