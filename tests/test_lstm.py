@@ -138,9 +138,9 @@ def test_every_value_is_of_the_state_up_to_its_observation(tmp_path):
 
     kinds = [(3, "truncated"), (5, "both"), (2, "truncated"), (4, "terminated")]
     with patched((script, "Agent", Ages), (script, "gae", keep), (script, "gradient_step", no_step)) as patch:
-        toy = lambda images, index: Counting(images, index, kinds[index:] + kinds[:index])  # noqa: E731
+        toy = lambda images, index: Counting(images, index, kinds[index % 3 :] + kinds[: index % 3])  # noqa: E731
         games = put_in_place_of_games(LSTM, toy, patch.setattr)
-        options = "--num-envs 3 --num-minibatches 3 --num-steps 8 --total-timesteps 96 --bootstrap-truncated"
+        options = "--num-envs 4 --num-steps 8 --total-timesteps 128 --bootstrap-truncated"  # two are cut at once
         train(LSTM, options, tmp_path)
     assert len(rollouts) == 4
     for update, (rewards, values) in enumerate(rollouts):

@@ -69,4 +69,4 @@ def test_a_run_with_the_option(script, option, tmp_path):
 
 def test_the_lstm_is_not_compiled(tmp_path):
     status, _, errors = finish(start([ATARI.module.__file__.replace("atari", "atari_lstm"), "--compile"], tmp_path))
-    assert status == 1 and "error: --compile" in errors and not list(tmp_path.iterdir())
+    assert status == 1 and "error: --compile" in errors and not list(tmp_path.glob("runs/*"))

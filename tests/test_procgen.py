@@ -191,14 +191,14 @@ def test_every_step_of_a_batch_is_what_happened_in_the_game(gamma, games, tmp_pa
     rewards, _ = normalised(log, gamma)
     for number, update in enumerate(updates):
         batch = update.batch
-        assert batch.obs.dtype == torch.uint8 and batch.obs.shape == (48, 3, 64, 64)
-        rows = {tuple(key): row for row, key in enumerate(batch.obs[:, :, 0, 0].tolist())}
+        assert batch["obs"].dtype == torch.uint8 and batch["obs"].shape == (48, 3, 64, 64)
+        rows = {tuple(key): row for row, key in enumerate(batch["obs"][:, :, 0, 0].tolist())}
         assert len(rows) == 48
         for i, steps in enumerate(log):
             for t, (shown, action, *_) in enumerate(steps[8 * number : 8 * number + 8]):
                 row = rows[tuple(map(int, shown))]
-                assert (batch.obs[row] == torch.tensor(shown)[:, None, None]).all()
-                assert batch.actions[row] == action and batch.values[row] == update.values[t, i]
+                assert (batch["obs"][row] == torch.tensor(shown)[:, None, None]).all()
+                assert batch["actions"][row] == action and batch["values"][row] == update.values[t, i]
                 assert update.rewards[t, i] == pytest.approx(rewards[8 * number + t, i], rel=1e-5)
                 assert update.dones[t, i] == (shown[1] == 0 and 8 * number + t > 0)
     expected = []
