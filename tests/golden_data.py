@@ -82,10 +82,10 @@ class Config(NamedTuple):
     policy_numbers: Callable = lambda policy: policy.logits
     memory: bool = False  # the agent takes and gives a state, and its batches are sequences
 
-    def agent(self):
+    def agent(self, **options):
         """The script's agent with the weights that it starts with."""
         spaces = {"single_observation_space": self.observation_space, "single_action_space": self.action_space}
-        return self.script.Agent(SimpleNamespace(**spaces))
+        return self.script.Agent(SimpleNamespace(**spaces), **options)
 
     def load(self, agent, arrays):
         """Gives the agent ppo2's weights, a dict by ppo2's names; every parameter of the agent must be among them."""

@@ -120,7 +120,7 @@ def test_returns_are_raw_and_statistics_frozen(tmp_path):
     games = list(enjoy.play(player, enjoy.Args(run, episodes=3), tmp_path))
     assert [length for _, length in games] == [16] * 3 and len(shown) == 48
     assert [score for score, _ in games] == pytest.approx([sum(rewards[i : i + 16]) for i in (0, 16, 32)])
-    mean, var, count = envs.obs_stats.mean, envs.obs_stats.var, envs.return_stats.count.item()
+    mean, var, count = envs.obs_stats.mean, envs.obs_stats.var, float(envs.return_stats.count)
     assert count > 500 and all(str(numbers) in str(saved) for numbers in (mean.tolist(), var.tolist(), count))
     raw = np.concatenate([np.stack(seen[i : i + 16]) for i in (0, 17, 34)])  # an episode's 17th ends it
     scaled = np.clip((raw - mean) / np.sqrt(var + 1e-8), -10, 10)

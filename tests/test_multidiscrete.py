@@ -251,7 +251,8 @@ for name, arguments in {
 def test_an_environment_that_does_not_fit(script, name, said, tmp_path):
     with pytest.raises(SystemExit, match=f"^error: {said}[^\n]*$"):
         train(script, f"--env-id Odd{name}-v0", tmp_path)
-    assert not list(tmp_path.glob("runs/*"))
+    assert not list(tmp_path.glob("runs/*/checkpoint*"))  # a mask is seen after the first reset, when the run has begun
+    assert script is MASK or not list(tmp_path.glob("runs/*"))
 
 
 # Gym-µRTS

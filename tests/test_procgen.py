@@ -250,11 +250,16 @@ def test_a_run_goes_on_where_it_was_stopped(games, tmp_path):
 
 
 def test_what_envpool_is_asked_for(games, tmp_path):
-    options = "--env-id heist --distribution-mode memory --num-levels 7 --start-level 100 --num-envs 3"
-    seed = 2**31 + 5  # which EnvPool cannot take
-    train(PROCGEN, f"{options} --seed {seed} --num-steps 8 --num-minibatches 1 --total-timesteps 24", tmp_path)
+    options = "--env-id heist --distribution-mode memory --num-levels 7 --start-level 100 --num-envs 3 --seed 5"
+    train(PROCGEN, f"{options} --num-steps 8 --num-minibatches 1 --total-timesteps 24", tmp_path)
     asked = {"game": "HeistMemory-v0", "num_envs": 3, "seed": 5, "num_levels": 7, "start_level": 100}
     assert games[-1].asked == asked
+
+
+def test_a_seed_beyond_what_envpool_takes(games):
+    """As it may be at the resume of a very long run."""
+    script.make_envs(script.Args(num_envs=3), None).reset(seed=2**31 + 5)
+    assert games[-1].asked["seed"] == 5
 
 
 @with_qt
