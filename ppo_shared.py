@@ -392,8 +392,8 @@ class Run:
         about = {"command": sys.argv, "args": vars(self.args), "device": str(device), "versions": versions}
         (self.folder / f"run{again}.json").write_text(json.dumps(about, indent=2))
         if self.args.track:
-            name, config = self.folder.name, vars(self.args)
-            importlib.import_module("wandb").init(id=name, resume="allow", config=config, sync_tensorboard=True)
+            settings = {"id": self.folder.name, "dir": self.folder, "resume": "allow", "config": vars(self.args)}
+            importlib.import_module("wandb").init(**settings, sync_tensorboard=True)
         self.writer = SummaryWriter(self.folder)
         gc.freeze()  # what there is now stays: 8 % faster on CartPole without its collector looking through it
         print(f"{self.folder}: on {device}; watch it with tensorboard --logdir {self.folder.parent}", flush=True)
@@ -458,8 +458,10 @@ class Run:
         state["parts"] = {name: part.state_dict() for name, part in self.parts.items()}
         state["log"] = {file.name: file.stat().st_size for file in self.folder.glob("events.*")}
         temporary = self.folder / "checkpoint.tmp"
+        torch.save(state, data := io.BytesIO())  # which has an error of its own for a file that cannot be written
         with open(temporary, "wb") as file:
-            torch.save(state, file)
+            file.write(data.getbuffer())
+            file.flush()
             os.fsync(file)
         temporary.replace(self.folder / f"checkpoint_{self.global_step:012}.pt")
         for old in sorted(self.folder.glob("checkpoint_*.pt"))[:-2]:
