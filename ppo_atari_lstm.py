@@ -22,6 +22,7 @@ import io
 import itertools
 import json
 import math
+import multiprocessing
 import os
 import random
 import re
@@ -172,6 +173,8 @@ class WarpFrame(gym.ObservationWrapper):
 
 def make_env(args, index, folder):
     """Environment `index`, its observations images; info["episode"] has the score and length of a whole game."""
+    if multiprocessing.parent_process() is not None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which ends its environments
     if "NoFrameskip" not in args.env_id:  # [check] MaxAndSkip does the skipping
         sys.exit(f"error: {args.env_id} is not an Atari id such as BreakoutNoFrameskip-v4; ppo.py takes vectors")
     # [speed] observations are the 128 bytes of RAM: MaxAndSkip reads the screen

@@ -21,6 +21,7 @@ import io
 import itertools
 import json
 import math
+import multiprocessing
 import os
 import random
 import re
@@ -135,6 +136,8 @@ class Normalize(gym.vector.VectorWrapper):
 
 def make_env(args, index, folder):
     """Environment `index`, its observations vectors; info["episode"] has the return and length of one that ended."""
+    if multiprocessing.parent_process() is not None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which ends its environments
     env = gym.make(args.env_id, render_mode="rgb_array" if args.capture_video and index == 0 else None)
     if not isinstance(env.action_space, gym.spaces.Box) or not env.action_space.is_bounded():  # [continuous 1]
         sys.exit(f"error: {args.env_id} has no bounded Box actions; ppo.py and ppo_atari.py take Discrete ones")

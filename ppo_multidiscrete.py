@@ -22,6 +22,7 @@ import io
 import itertools
 import json
 import math
+import multiprocessing
 import os
 import random
 import re
@@ -132,6 +133,8 @@ class Microrts(gym.Env):
 
 def make_env(args, index, folder):
     """Environment `index`, its observations vectors or boards; info["episode"] has the return and length of one."""
+    if multiprocessing.parent_process() is not None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which ends its environments
     if args.env_id.lower().startswith("microrts"):  # [library]
         if args.capture_video:
             sys.exit("error: --capture-video: Gym-µRTS draws on a screen only")

@@ -21,6 +21,7 @@ import io
 import itertools
 import json
 import math
+import multiprocessing
 import os
 import random
 import re
@@ -81,6 +82,8 @@ class Args:
 
 def make_env(args, index, folder):
     """Environment `index`, its observations vectors; info["episode"] has the return and length of one that ended."""
+    if multiprocessing.parent_process() is not None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which ends its environments
     env = gym.make(args.env_id, render_mode="rgb_array" if args.capture_video and index == 0 else None)
     if not isinstance(env.action_space, gym.spaces.Discrete):
         sys.exit(f"error: {args.env_id}: Box actions need ppo_continuous_action.py, MultiDiscrete ppo_multidiscrete.py")

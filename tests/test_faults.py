@@ -182,7 +182,7 @@ def test_an_error_of_the_environment_keeps_its_traceback(error, tmp_path):
 def test_a_running_runs_folder_takes_no_second_process(tmp_path):
     """One line, and the running one goes on; when it has ended, or was killed, the folder is free."""
     process, run = started([ppo.module.__file__, *LONG.replace("--save-every 0", "--save-every 1").split()], tmp_path)
-    while not list(run.glob("checkpoint_*")):
+    while not list(run.glob("checkpoint_*.pt")):
         time.sleep(0.05)
     before = {path.name for path in run.iterdir() if path.suffix != ".pt"}
     status, _, errors = finish(start([ppo.module.__file__, "--resume", run], tmp_path))
@@ -226,6 +226,8 @@ ASYNC = "--num-envs 3 --num-steps 32 --total-timesteps 10000000 --save-every 1 -
 def test_a_worker_that_is_killed_ends_the_run(tmp_path):
     """With an error, and soon; no process is left, the last checkpoint stays and goes on."""
     process, run = started([ppo.module.__file__, *ASYNC.split()], tmp_path)
+    while not list(run.glob("checkpoint_*.pt")):
+        time.sleep(0.05)
     workers = children(process.pid)
     assert len(workers) >= 3
     os.kill(workers[-1], signal.SIGKILL)
