@@ -37,7 +37,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 import tyro
-from filelock import FileLock, Timeout
+from filelock import FileLock
 from gymnasium.wrappers.utils import RunningMeanStd
 from torch import nn
 from torch.utils.tensorboard import SummaryWriter
@@ -358,6 +358,15 @@ LIMITS |= dict.fromkeys(("seed", "learning_rate", "clip_coef", "max_grad_norm"),
 LIMITS |= dict.fromkeys(("gamma", "gae_lambda", "reward_gamma"), (0, 1))
 
 
+@contextlib.contextmanager
+def writing_files():
+    """Ends the program with one line where a file of the run cannot be written: a full disk, a folder in use."""
+    try:
+        yield
+    except OSError as error:
+        sys.exit(f"error: {error}")
+
+
 def parse_args():
     """(args, state, file): the options and, to resume from, a checkpoint; its options hold where none is given."""
     args = tyro.cli(Args, description=__doc__)
@@ -365,6 +374,10 @@ def parse_args():
     if state is not None:
         if unknown := state["args"].keys() - vars(args).keys():
             sys.exit(f"error: --resume {args.resume}: its options {sorted(unknown)} are unknown here")
+        pairs = {name: (value, getattr(args, name)) for name, value in state["args"].items()}
+        kinds = {name: {float if type(value) is int else type(value) for value in pair} for name, pair in pairs.items()}
+        if changed := [name for name, kind in kinds.items() if len(kind - {type(None)}) > 1]:
+            sys.exit(f"error: --resume {args.resume}: its options {changed} are of another type here")
         args = tyro.cli(Args, default=Args(**state["args"]), description=__doc__)
         if (args.env_id, args.seed) != (before := (state["args"]["env_id"], state["args"]["seed"])):
             sys.exit(f"error: --resume {args.resume}: it is of {before}, not of {args.env_id, args.seed}")
@@ -397,6 +410,7 @@ def load_checkpoint(path):
 class Run:
     """A run of the script: its folder, which belongs to this process alone, its log, progress bar and checkpoints."""
 
+    @writing_files()
     def __init__(self, args, state, file):
         """Seeds the random generators; makes the run's folder, or takes the one that `file` is the newest of."""
         self.args, self.state, self.writer, self.stopping = args, state, None, 0
@@ -420,12 +434,14 @@ class Run:
     def make_folder(self):
         """Makes and returns <environment>__<name>__<seed>__<time>, with a number where another run has that."""
         name = f"{self.args.env_id}__{self.args.exp_name}__{self.args.seed}__{time.strftime('%Y%m%d-%H%M%S')}"
+        Path(self.args.runs_folder).mkdir(parents=True, exist_ok=True)
         for number in itertools.count(1):
             folder = Path(self.args.runs_folder, re.sub("[/:]", "-", name) + (f"-{number}" if number > 1 else ""))
             with contextlib.suppress(FileExistsError):
-                folder.mkdir(parents=True)
+                folder.mkdir()
                 return folder
 
+    @writing_files()
     def start(self, device, **parts):
         """Loads what a resumed run has saved of the parts, and opens the log."""
         self.device, self.parts, saved = device, parts, self.state["parts"] if self.state else {}
@@ -455,8 +471,8 @@ class Run:
         about = {"command": sys.argv, "args": vars(self.args), "device": str(device), "versions": versions}
         (self.folder / f"run{again}.json").write_text(json.dumps(about, indent=2))
         if self.args.track:
-            name, config = self.folder.name, vars(self.args)
-            importlib.import_module("wandb").init(id=name, resume="allow", config=config, sync_tensorboard=True)
+            settings = {"id": self.folder.name, "dir": self.folder, "resume": "allow", "config": vars(self.args)}
+            importlib.import_module("wandb").init(**settings, sync_tensorboard=True)
         self.writer = SummaryWriter(self.folder)
         gc.freeze()  # what there is now stays: 8 % faster on CartPole without its collector looking through it
         print(f"{self.folder}: on {device}; watch it with tensorboard --logdir {self.folder.parent}", flush=True)
@@ -474,13 +490,15 @@ class Run:
         lines = {"mininterval": 30, "bar_format": "{n_fmt}/{total_fmt} steps, {rate_fmt}, {remaining} left{postfix}\n"}
         form = {"unit": " steps", "unit_scale": True} | ({} if sys.stderr.isatty() else lines)
         self.first, self.began = self.global_step, time.perf_counter()
-        with tqdm(initial=self.global_step, total=self.num_updates * self.batch_size, **form) as bar:
+        total = self.global_step + (self.num_updates - self.update) * self.batch_size
+        with tqdm(initial=self.global_step, total=total, **form) as bar:
             while self.update < self.num_updates:
                 self.update += 1
                 yield self.update
                 bar.set_postfix_str(f"return {np.mean(self.returns or math.nan):.4g}", refresh=False)
                 bar.update(self.batch_size)
 
+    @writing_files()
     def log_step(self, infos):
         """Counts a step of the environments, and logs each episode that ended in it."""
         self.global_step += self.args.num_envs
@@ -490,6 +508,7 @@ class Run:
             self.writer.add_scalar("charts/episodic_return", self.returns[-1], self.global_step)
             self.writer.add_scalar("charts/episodic_length", ended["episode"]["l"][i], self.global_step)
 
+    @writing_files()
     def log_update(self, scalars):
         """Logs the scalars of an update, a dict of numbers and tensors; ends the run where a loss is not finite."""
         tensors = [torch.as_tensor(scalar, dtype=torch.float32, device=self.device) for scalar in scalars.values()]
@@ -505,6 +524,7 @@ class Run:
             if tensor.is_floating_point() and not tensor.isfinite().all():
                 sys.exit(f"error: NaN or inf in the {name} of update {self.update} of {self.folder}")
 
+    @writing_files()
     def save(self):
         """Writes a checkpoint in full before it gets its name; keeps the newest two."""
         self.writer.flush()
@@ -517,21 +537,24 @@ class Run:
         state["parts"] = {name: part.state_dict() for name, part in self.parts.items()}
         state["log"] = {file.name: file.stat().st_size for file in self.folder.glob("events.*")}
         temporary = self.folder / "checkpoint.tmp"
+        torch.save(state, data := io.BytesIO())  # which has an error of its own for a file that cannot be written
         with open(temporary, "wb") as file:
-            torch.save(state, file)
+            file.write(data.getbuffer())
+            file.flush()
             os.fsync(file)
         temporary.replace(self.folder / f"checkpoint_{self.global_step:012}.pt")
         for old in sorted(self.folder.glob("checkpoint_*.pt"))[:-2]:
             old.unlink()
 
+    @writing_files()
     def close(self):
         """Closes the log; a run that never began leaves no folder."""
         gc.unfreeze()
-        self.lock.release()
         if self.writer is not None:
             self.writer.close()
         elif not self.goes_on:
             shutil.rmtree(self.folder)
+        self.lock.release()
 
 
 def main():
@@ -544,7 +567,7 @@ def main():
             sys.exit(128 + run.stopping)
     except KeyboardInterrupt:  # before the first update
         sys.exit(128 + signal.SIGINT)
-    except (Timeout, ModuleNotFoundError, gym.error.Error) as error:
+    except (ModuleNotFoundError, gym.error.Error) as error:
         hint = f": pip install {error.name}" if getattr(error, "name", None) else ""
         sys.exit(f"error: {error}{hint}")
 
