@@ -148,8 +148,8 @@ def make_envs(args, folder):
         sys.exit(f"error: Procgen has no {args.env_id} with the mode {args.distribution_mode}, but {', '.join(near)}")
     if args.capture_video:  # [check]
         sys.exit("error: --capture-video: EnvPool has nothing to film with")
-    options = {name: getattr(args, name) for name in ("num_envs", "num_levels", "start_level")}
-    try:
+    options = {name: getattr(args, name) for name in ("num_envs", "num_levels", "start_level")}  # [library]
+    try:  # [library]
         envs = EnvPool(lambda seed: envpool.make_gymnasium(f"{game}-v0", seed=seed % 2**31, **options), args.num_envs)
     except ImportError as error:  # [check] EnvPool's words: Procgen needs the Qt 5 of the system
         sys.exit(f"error: {error} On Debian libqt5gui5 is enough.")
