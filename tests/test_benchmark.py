@@ -80,7 +80,7 @@ def test_a_sweep_that_was_killed_repeats_nothing(folder, tmp_path):
     assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*__1__*/*")} == before
     [run] = tmp_path.glob("runs/*__2__*")
     assert [step for step, _ in scalars(run)["losses/policy_loss"]] == [512, 1024, 1536, 2048]
-    assert "2048/2048" in (tmp_path / "logs" / "CartPole-v1__ppo__2__2048.log").read_text()
+    assert "2.05k/2.05k" in (tmp_path / "logs" / "CartPole-v1__ppo__2__2048.log").read_text()
     assert json.loads((run / "machine.json").read_text())["runs_at_once"] == 1
 
 
