@@ -340,7 +340,7 @@ def train(args, run):
 # That was PPO. What follows is the same in every script, and about runs: options, folder, log, progress, checkpoints.
 
 LIMITS = dict.fromkeys(("num_envs", "num_steps", "num_minibatches", "update_epochs", "threads"), (1, 1e6))
-LIMITS |= dict.fromkeys(("seed", "learning_rate", "clip_coef", "max_grad_norm"), (0, 1e9))
+LIMITS |= dict.fromkeys(("seed", "learning_rate", "clip_coef", "max_grad_norm"), (0, 2e9))
 LIMITS |= dict.fromkeys(("gamma", "gae_lambda", "reward_gamma"), (0, 1))
 
 
@@ -355,7 +355,7 @@ def one_line(what, *kinds):
 
 def parse_args():
     """(args, state, file): the options and, to resume from, a checkpoint; its options hold where none is given."""
-    args, state, file = tyro.cli(Args, description=__doc__), {"global_step": 0, "update": 0, "returns": []}, None
+    args, state, file = tyro.cli(Args, description=__doc__), None, None
     if args.resume is not None:
         state, file = load_checkpoint(args.resume)
         with one_line(f"--resume {args.resume}: its options are not this script's", Exception):
@@ -368,7 +368,7 @@ def parse_args():
     rollout = args.num_envs * args.num_steps
     if rollout % args.num_minibatches or rollout == args.num_minibatches:
         sys.exit(f"error: --num-minibatches {args.num_minibatches} does not divide a rollout of {rollout} steps")
-    if args.total_timesteps < max(rollout, state["global_step"]):
+    if args.total_timesteps < max(rollout, state["global_step"] if state else 0):
         sys.exit(f"error: --total-timesteps {args.total_timesteps}: a rollout is {rollout}, or more are done already")
     return args, state, file
 
@@ -395,7 +395,8 @@ class Run:
     def __init__(self, args, state, file):
         """Seeds the random generators; makes the run's folder, or takes the one that `file` is the newest of."""
         self.args, self.state, self.writer, self.stopping = args, state, None, 0
-        self.global_step, self.update, self.returns = state["global_step"], state["update"], state["returns"]
+        done = state or {"global_step": 0, "update": 0, "returns": []}
+        self.global_step, self.update, self.returns = done["global_step"], done["update"], done["returns"]
         self.batch_size = args.num_envs * args.num_steps
         self.num_updates = self.update + (args.total_timesteps - self.global_step) // self.batch_size
         torch.set_num_threads(args.threads)
@@ -421,7 +422,7 @@ class Run:
     @one_line("the run's folder", OSError)
     def start(self, device, **parts):
         """Loads what a resumed run has saved of the parts, and opens the log."""
-        self.device, self.parts, saved = device, parts, self.state.get("parts", {})
+        self.device, self.parts, saved = device, parts, self.state["parts"] if self.state else {}
         for name in saved | parts:
             with one_line(f"the part {name} cannot be saved and loaded", Exception):
                 torch.save(parts[name].state_dict(), copy := io.BytesIO())
