@@ -294,8 +294,11 @@ def parse_args():
     args, state, file = tyro.cli(Args, description=__doc__), None, None
     if args.resume is not None:
         state, file = load_checkpoint(args.resume)
-        with one_line(f"--resume {args.resume}: its options are not this script's", Exception):
-            args = tyro.cli(Args, default=Args(**state["args"]), description=__doc__)
+        options = state["args"], vars(args)
+        was, now = ({n: isinstance(v, int | float) for n, v in each.items() if v is not None} for each in options)
+        if other := [n for n, kind in was.items() if not hasattr(args, n) or kind != now.get(n, kind)]:
+            sys.exit(f"error: --resume {args.resume}: its options {other} are unknown, or of another type, here")
+        args = tyro.cli(Args, default=Args(**state["args"]), description=__doc__)
         before = [state["args"]["env_id"], state["args"]["seed"], re.sub(r"(_\d{12})?.py", "", state["script"])]
         now = [args.env_id, args.seed, Path(__file__).stem]
         if now[:2] != before[:2] or (now != before and file != Path(args.resume)):  # a copy may begin from a file
