@@ -211,6 +211,22 @@ def test_ranks_with_different_weights_end(tmp_path):
     assert group.said(0).splitlines()[-1] == "error: after update 1 the ranks have different weights"
 
 
+def test_a_reward_of_one_rank_that_is_no_number_ends_all(tmp_path):
+    def change(rank):
+        step = script.EnvPool.step
+
+        def broken(envs, actions):
+            obs, rewards, *others = step(envs, actions)
+            return obs, rewards * (np.nan if rank == 1 else 1.0), *others
+
+        script.EnvPool.step = broken
+
+    group = Ranks(2, ONE_UPDATE, tmp_path, change)
+    assert group.wait() == [1, 1]
+    last = group.said(0).splitlines()[-1]
+    assert last == f"error: NaN or inf in the rewards of update 1 of runs/{newest_run(tmp_path).name}"
+
+
 @pytest.mark.parametrize(
     "options, environment, error",
     [

@@ -3,9 +3,9 @@
     sudo $(which python) tests/two_hosts.py        (Linux, iproute2; a few minutes)
 
 It makes the namespaces ppo-h0 and ppo-h1 and /etc/netns/ppo-h*, and removes them at the end. A torchrun in each starts
-one rank. First the two must train to the weights of two ranks on one host, bit for bit. Then, in a long run, the link is
-cut for 45 seconds, SIGKILL ends all of host 1, and its torchrun is started again: each time the training goes on, and
-the log has each step once. Last, SIGTERM to host 1's torchrun alone stops both ranks with a checkpoint.
+one rank. First the two must train to the weights of two ranks on one host, bit for bit. Then, in a long run, the link
+is cut for 45 seconds; SIGKILL ends all of host 1, and its torchrun is started again. Each time the training goes on,
+and the log has each step once. Last, SIGTERM to host 1's torchrun alone stops both ranks with a checkpoint.
 """
 
 import os
