@@ -323,7 +323,8 @@ def train(args, run):
         run.save()
         (run.folder / f"torchrun-{os.environ['TORCHELASTIC_RUN_ID']}").touch()
     next_obs, _ = envs.reset(seed=args.seed + run.global_step + rank * envs.num_envs)  # [aux 2]
-    next_done = nobody = np.zeros(envs.num_envs, dtype=bool)  # [aux 2]
+    next_done = np.zeros(envs.num_envs, dtype=bool)  # [aux 2]
+    no_end = {"_episode": next_done, "episode": {"r": next_done, "l": next_done}}  # [aux 2]
 
     for update in run.updates():
         remaining = 1.0 - (update - 1.0) / run.num_updates
@@ -347,9 +348,7 @@ def train(args, run):
                     final_obs = torch.from_numpy(np.stack(infos["final_obs"][cut])).to(device)
                     reward[cut] += args.gamma * agent(final_obs)[1].cpu().numpy()
                 rewards.append(reward.astype(np.float32))
-                end = {"_episode": nobody, "episode": dict.fromkeys("rl", nobody)} | infos.get(
-                    "final_info", {}
-                )  # [aux 2]
+                end = no_end | infos.get("final_info", {})  # [aux 2]
                 ends.append(np.stack([end["_episode"], end["episode"]["r"], end["episode"]["l"]]))  # [aux 2]
             next_value = agent(torch.from_numpy(next_obs).to(device))[1].cpu().numpy()
 
