@@ -7,7 +7,12 @@ import sys
 import time
 import traceback
 
+import envpool.atari  # noqa: F401 (late imports, here made once before the forks: each run would take 4 seconds more)
+import torch
+
 import ppo_atari_multigpu as script
+
+torch.optim.Adam([torch.zeros(1, requires_grad=True)])  # imports torch._dynamo
 
 SMALL = "--num-envs 8 --num-steps 16 --threads 1 --save-every 1"
 

@@ -146,7 +146,7 @@ def test_rank_0_alone_says_and_writes_something(tmp_path):
     for name in ("charts/episodic_return", "charts/episodic_length"):
         assert logs[0][name] == logs[2][name] and len(logs[0][name]) > 8
     losses = {name for name in logs[0] if name.startswith("losses")}
-    assert logs[0].keys() == logs[2].keys() and len(losses) == 8
+    assert logs[0].keys() == logs[2].keys() and len(losses) == 9
     for name in losses:
         assert logs[2][name] == [(2048, pytest.approx(logs[0][name][0][1], rel=1e-4, abs=1e-6))]
     assert len(list((tmp_path / "2/runs").iterdir())) == 1
