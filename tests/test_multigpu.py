@@ -151,7 +151,7 @@ def test_rank_0_alone_says_and_writes_something(tmp_path):
         assert logs[2][name] == [(2048, pytest.approx(logs[0][name][0][1], rel=1e-4, abs=1e-6))]
     assert len(list((tmp_path / "2/runs").iterdir())) == 1
     rank_0, rank_1 = [(tmp_path / "2" / f"rank_{rank}").read_text() for rank in (0, 1)]
-    assert "watch it with" in rank_0 and "2048/2048 steps" in rank_0 and rank_1 == ""
+    assert "watch it with" in rank_0 and "2.05k/2.05k steps" in rank_0 and rank_1 == ""
 
 
 def test_any_number_of_ranks_goes_on(tmp_path):
