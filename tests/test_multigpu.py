@@ -1,8 +1,11 @@
 """ppo_atari_multigpu.py: R ranks make the run of one process, decide alike, and end or go on together."""
 
+import difflib
+import importlib.util
 import os
 import re
 import signal
+import subprocess
 import time
 
 import numpy as np
@@ -16,15 +19,15 @@ import ppo_atari_envpool
 ONE_UPDATE = f"{SMALL} --total-timesteps 128"  # of 16 gradient steps
 
 
-def in_float64():
+def in_float64(module=script):
     """The agent and its loss compute in float64 from now on."""
-    init = script.Agent.__init__
+    init = module.Agent.__init__
 
     def doubled(agent, *args):
         init(agent, *args)
         agent.double().dtype = torch.float64
 
-    script.Agent.__init__, torch.Tensor.float = doubled, torch.Tensor.double
+    module.Agent.__init__, torch.Tensor.float = doubled, torch.Tensor.double
 
 
 def recorded(folder, float64=False):
@@ -69,9 +72,9 @@ def weights(folder):
     return torch.cat([weight.flatten() for weight in checkpoint(newest_run(folder))["parts"]["agent"].values()])
 
 
-def run(ranks, options, folder, change=None, **environment):
+def run(ranks, options, folder, change=None, module=script):
     """Runs to the end, which must be a good one; returns the newest run's folder."""
-    group = Ranks(ranks, options, folder, change, **environment)
+    group = Ranks(ranks, options, folder, change, module)
     assert group.wait() == [0] * max(ranks, 1), group.said(0)
     return newest_run(folder)
 
@@ -113,6 +116,21 @@ def test_one_process_is_the_parent(tmp_path):
     for log in logs.values():
         del log["charts/SPS"]
         assert log == logs["parent"]
+
+
+def test_the_same_change_makes_ranks_of_ppo_atari(tmp_path):
+    """The diff to the parent without its first hunk, the docstring's, applies to ppo_atari.py as it is."""
+    names = ("ppo_atari_envpool.py", "ppo_atari_multigpu.py")
+    texts = [(ROOT / name).read_text().splitlines(keepends=True) for name in names]
+    header, *hunks = re.split(r"^(?=@@)", "".join(difflib.unified_diff(*texts, *names)), flags=re.MULTILINE)
+    (tmp_path / "torchrun.diff").write_text(header + "".join(hunks[1:]))
+    patch = ["patch", "--fuzz=0", "-o", tmp_path / "atari_ranks.py", ROOT / "ppo_atari.py", tmp_path / "torchrun.diff"]
+    subprocess.run(patch, check=True)
+    spec = importlib.util.spec_from_file_location("atari_ranks", tmp_path / "atari_ranks.py")
+    spec.loader.exec_module(module := importlib.util.module_from_spec(spec))
+    for ranks in (0, 2):
+        run(ranks, ONE_UPDATE, tmp_path / str(ranks), lambda rank: in_float64(module), module)
+    assert (weights(tmp_path / "2") - weights(tmp_path / "0")).abs().max() < 1e-9
 
 
 def test_a_rank_without_rows(tmp_path):
@@ -161,7 +179,7 @@ def test_any_number_of_ranks_goes_on(tmp_path):
     assert run(0, f"{options} 384 --resume {folder}", tmp_path) == folder
     before = checkpoint(folder)
     named = sorted(folder.glob("checkpoint_*"))[-1]
-    assert run(0, f"{options} 512 --resume {named} --runs-folder other", tmp_path) != folder or True
+    run(0, f"{options} 512 --resume {named} --runs-folder other", tmp_path)
     assert run(4, f"{options} 512 --resume {folder}", tmp_path) == folder
     other = next((tmp_path / "other").iterdir())
     one, four = checkpoint(other), checkpoint(folder)
