@@ -91,7 +91,8 @@ def test_the_table_has_every_script():
         assert set(diffs.details(own)) == parents[name].marks
         assert [word for word in [extra.strip("`")] if word] == EXTRAS[f"{name}.py"]
         default = importlib.import_module(name).Args().env_id
-        assert command == f"`python {name}.py --env-id {default}`"
+        starts = "torchrun --standalone --nproc-per-node 2" if name == "ppo_atari_multigpu" else "python"
+        assert command == f"`{starts} {name}.py --env-id {default}`"
     assert {name: parent for name, (parent, _) in diffs.scripts().items()} == {
         name: script.parent or "" for name, script in parents.items()
     }

@@ -169,7 +169,7 @@ def test_a_definition_that_no_detail_changes_is_the_same(script):
     """Byte for byte. One that differs, or is new, carries a mark of the script's own."""
     before, after = definitions(parents[script.parent]), definitions(script)
     same = [name for name in before if after.get(name) == before[name]]
-    assert {"gae", "layer_init", "gradient_step"} <= set(same)
+    assert {"gae", "layer_init"} <= set(same)
     for name in after.keys() - same - {"Args"}:
         assert marks(after[name]) & (script.marks | {*KINDS}), f"{name} differs without a mark"
 
@@ -192,12 +192,15 @@ def test_the_parts_come_in_one_order(script):
         for part in (
             "# /// script\n", '\n"""', "\nimport ", "\nclass Args:", "\ndef make_envs(", "\n    def log_prob(",
             "\ndef layer_init", "\nclass Agent(", "\ndef gae(", "\ndef ppo_loss(", "\ndef gradient_step(",
-            "\ndef train(args, run)", "\n# That was PPO.", "\ndef one_line(", "\nif __name__",
+            "\ndef train(args, run)", "\n# That was PPO.", "\ndef one_line(",
         )
     ]  # fmt: skip
-    assert places == sorted(places) and places[0] == 0
+    assert [*places, source.rindex("\nif __name__")] == sorted([*places, source.rindex("\nif __name__")])
+    assert places[0] == 0
     names = re.findall(r"^(?:def|class) (\w+)", source, re.MULTILINE)
-    assert names[names.index("gae") : names.index("one_line")] == ["gae", "ppo_loss", "gradient_step", "train"]
+    processes = {"gather", "sum_over_ranks", "every_rank"} if script.name == "ppo_atari_multigpu" else set()
+    parts = [name for name in names[names.index("gae") : names.index("one_line")] if name not in processes]
+    assert parts == ["gae", "ppo_loss", "gradient_step", "train"]
 
 
 @every_text

@@ -120,7 +120,8 @@ PROCGEN = ATARI._replace(
 )  # fmt: skip
 MULTIDISCRETE = Script("ppo_multidiscrete", "ppo_shared", {"multidiscrete 1"}, **SEVERAL)
 MASK = MULTIDISCRETE._replace(name="ppo_multidiscrete_mask", parent="ppo_multidiscrete", marks={"aux 4"})
-SCRIPTS = [PPO, SHARED, ATARI, LSTM, ENVPOOL, CONTINUOUS, PROCGEN, MULTIDISCRETE, MASK]
+MULTIGPU = ENVPOOL._replace(name="ppo_atari_multigpu", parent="ppo_atari_envpool", marks={"aux 2"})
+SCRIPTS = [PPO, SHARED, ATARI, LSTM, ENVPOOL, MULTIGPU, CONTINUOUS, PROCGEN, MULTIDISCRETE, MASK]
 every_script = every_text = pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
 
 
