@@ -421,7 +421,7 @@ def every_rank(script):
             raise  # but a stop by a signal is no failure, after which torchrun would start all ranks again
     except Exception as error:
         sys.stderr = sys.__stderr__
-        if isinstance(error, dist.DistError) or "gloo" in str(error):
+        if isinstance(error, dist.DistError) or "gloo" in str(error):  # [check]
             sys.exit(f"error: rank {rank} lost another rank; --resume goes on from the newest checkpoint")
         raise
 
