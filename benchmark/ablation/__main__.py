@@ -14,7 +14,6 @@ import importlib
 import os
 import re
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 
