@@ -89,7 +89,7 @@ class Args:
 
 
 class EnvPool(gym.vector.VectorEnv):
-    """[core 1] [library] N games stepped in C++ threads; an ended episode restarts in the same step.
+    """[library] N games stepped in C++ threads.
 
     In C++ are [atari 1] no-ops, [atari 2] skipped frames, [atari 3] lost lives, [atari 4] FIRE and [atari 5] small grey
     frames. Here are [atari 6] the sign of rewards and [atari 7] the stack of frames.
@@ -122,7 +122,7 @@ class EnvPool(gym.vector.VectorEnv):
         self.scores += info["reward"]  # not yet clipped, over lost lives
         self.lengths += 1
         infos, done, over = {}, terminated | truncated, (info["terminated"] == 1) | truncated
-        if done.any():
+        if done.any():  # [core 1] an ended episode restarts in the same step
             infos["final_obs"] = np.stack(self.frames, axis=-1)
             infos["final_info"] = {"episode": {"r": self.scores.copy(), "l": self.lengths.copy()}, "_episode": over}
             self.scores[over], self.lengths[over] = 0, 0
@@ -139,13 +139,14 @@ class EnvPool(gym.vector.VectorEnv):
 
 def make_envs(args, folder):
     """[core 1] N environments stepped as one; an ended episode restarts in the same step (common/cmd_util.py)."""
+    # [check] what EnvPool cannot do
     games = [name for name, (module, *_) in envpool.registration.registry.specs.items() if module == "envpool.atari"]
     if args.env_id not in games:  # [check]
         near = ", ".join(difflib.get_close_matches(args.env_id, games)) or "Pong-v5, Breakout-v5, ..."
         sys.exit(f"error: EnvPool has no Atari game {args.env_id}; it has {near}")
     if args.capture_video:  # [check]
         sys.exit("error: EnvPool shows no full frames to film: ppo_atari.py takes --capture-video")
-    return EnvPool(args)  # [core 1] [library]
+    return EnvPool(args)  # [core 1]
 
 
 class Categorical:
@@ -194,7 +195,7 @@ def nature_cnn(channels):
 class Agent(nn.Module):
     """[core 13] Policy and value from one network with two heads (value_network=None in common/policies.py)."""
 
-    def __init__(self, envs, bf16=False):
+    def __init__(self, envs, bf16=False):  # [speed]
         super().__init__()
         self.dtype = torch.bfloat16 if bf16 else torch.float32  # [speed]
         channels, actions = envs.single_observation_space.shape[-1], envs.single_action_space.n  # [atari 7] frames
@@ -206,8 +207,8 @@ class Agent(nn.Module):
         """The policy in B observations, uint8 [B, 84, 84, channels], and their values, float32 [B]."""
         pixels = obs.movedim(-1, 1).to(self.dtype) / 255  # [atari 9] scaled to the range from 0 to 1
         with torch.autocast(obs.device.type, torch.bfloat16, enabled=self.dtype == torch.bfloat16):  # [speed]
-            hidden = self.trunk(pixels)  # [core 13]
-        return Categorical(self.policy(hidden.float())), self.value(hidden.float()).squeeze(-1)
+            hidden = self.trunk(pixels)  # [core 13] [atari 9]
+        return Categorical(self.policy(hidden.float())), self.value(hidden.float()).squeeze(-1)  # [speed]
 
 
 def gae(rewards, values, dones, next_value, next_done, gamma, gae_lambda):

@@ -105,7 +105,7 @@ class MaxAndSkip(gym.Wrapper):
 
     def __init__(self, env):
         super().__init__(env)
-        self.screen = env.unwrapped.ale.getScreenRGB  # takes time: read only where it is seen
+        self.screen = env.unwrapped.ale.getScreenRGB  # [speed] it takes time: read only where it is seen
         self.frames = np.zeros((2, *self.screen().shape), dtype=np.uint8)
 
     def reset(self, **kwargs):
@@ -196,7 +196,7 @@ def make_envs(args, folder):
     """[core 1] N environments stepped as one; an ended episode restarts in the same step (common/cmd_util.py)."""
     if args.compile:  # [check]
         sys.exit("error: --compile: each minibatch of the LSTM is cut elsewhere, and would be compiled anew")
-    if args.num_envs % args.num_minibatches:  # [lstm 4]
+    if args.num_envs % args.num_minibatches:  # [check]
         sys.exit("error: --num-minibatches must divide --num-envs: a minibatch holds whole environments")
     vector = gym.vector.AsyncVectorEnv if args.async_envs else gym.vector.SyncVectorEnv
     makers = [partial(make_env, args, index, folder) for index in range(args.num_envs)]
@@ -249,7 +249,7 @@ def nature_cnn(channels):
 class Agent(nn.Module):
     """[core 13] Policy and value from one network with two heads (value_network=None in common/policies.py)."""
 
-    def __init__(self, envs, bf16=False):
+    def __init__(self, envs, bf16=False):  # [speed]
         super().__init__()
         self.dtype = torch.bfloat16 if bf16 else torch.float32  # [speed]
         channels, actions = envs.single_observation_space.shape[-1], envs.single_action_space.n  # [atari 7] frames
@@ -271,7 +271,7 @@ class Agent(nn.Module):
         """
         pixels = obs.movedim(-1, 1).to(self.dtype) / 255  # [atari 9] scaled to the range from 0 to 1
         with torch.autocast(obs.device.type, torch.bfloat16, enabled=self.dtype == torch.bfloat16):  # [speed]
-            hidden = self.trunk(pixels)  # [core 13]
+            hidden = self.trunk(pixels)  # [core 13] [atari 9]
 
         # [lstm 3] the state starts again from zero with each episode; between two such steps the LSTM runs through
         environments, outputs = state[0].shape[1], []

@@ -1,7 +1,8 @@
 # /// script
 # requires-python = ">=3.11"
 # dependencies = [
-#   "filelock>=3.20", "gymnasium[mujoco]>=1.4", "numpy>=2.0", "tensorboard>=2.20", "torch>=2.13", "tqdm>=4.67", "tyro>=1.0",
+#   "filelock>=3.20", "gymnasium[mujoco]>=1.4", "numpy>=2.0", "tensorboard>=2.20", "torch>=2.13", "tqdm>=4.67",
+#   "tyro>=1.0",
 # ]
 # ///
 """PPO for continuous actions: ppo.py and the 9 details for robotics of openai/baselines' ppo2, in one file.
@@ -111,7 +112,7 @@ class Normalize(gym.vector.VectorWrapper):
     def step(self, actions):
         actions = actions.clip(self.single_action_space.low, self.single_action_space.high)  # [continuous 5]
         obs, rewards, terminated, truncated, infos = self.env.step(actions)
-        if not (finite := np.isfinite(obs).all(axis=1) & np.isfinite(rewards)).all():
+        if not (finite := np.isfinite(obs).all(axis=1) & np.isfinite(rewards)).all():  # [check]
             sys.exit(f"error: environment {finite.argmin()} gave NaN or inf at step {int(self.return_stats.count)}")
         self.returns = self.returns * self.gamma + rewards
         if not self.frozen:
@@ -136,7 +137,7 @@ class Normalize(gym.vector.VectorWrapper):
 def make_env(args, index, folder):
     """Environment `index`, its observations vectors; info["episode"] has the return and length of one that ended."""
     env = gym.make(args.env_id, render_mode="rgb_array" if args.capture_video and index == 0 else None)
-    if not isinstance(env.action_space, gym.spaces.Box) or not env.action_space.is_bounded():  # [continuous 1]
+    if not isinstance(env.action_space, gym.spaces.Box) or not env.action_space.is_bounded():  # [check]
         sys.exit(f"error: {args.env_id} has no bounded Box actions; ppo.py and ppo_atari.py take Discrete ones")
     if env.render_mode is not None:
         env = gym.wrappers.RecordVideo(env, folder / time.strftime("videos-%Y%m%d-%H%M%S"))
@@ -148,8 +149,9 @@ def make_envs(args, folder):
     """[core 1] N environments stepped as one; an ended episode restarts in the same step (common/cmd_util.py)."""
     vector = gym.vector.AsyncVectorEnv if args.async_envs else gym.vector.SyncVectorEnv
     makers = [partial(make_env, args, index, folder) for index in range(args.num_envs)]
+    # [continuous 6] [continuous 8] what all of them show and pay is scaled alike
     envs = vector(makers, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)
-    return Normalize(envs, args.gamma)  # [continuous 6] [continuous 8]
+    return Normalize(envs, args.gamma)
 
 
 class Normal:

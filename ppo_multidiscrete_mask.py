@@ -99,7 +99,7 @@ def register_microrts():
         options = "-Xrs", "-XX:+UseSerialGC", "--enable-native-access=ALL-UNNAMED"  # -Xrs: signals are left to Python
         try:
             jpype.startJVM(*options, classpath=f"{gym_microrts.__path__[0]}/microrts/*")
-        except ValueError:
+        except ValueError:  # [check]
             sys.exit(f"error: JAVA_HOME: there is no Java in {os.environ['JAVA_HOME']}, which Gym-µRTS needs")
         jpype.imports.registerDomain("ts", alias="tests")
         jpype.java.lang.System.setOut(jpype.java.io.PrintStream(jpype.java.io.OutputStream.nullOutputStream()))
@@ -137,11 +137,11 @@ class Microrts(gym.Env):
 def make_env(args, index, folder):
     """Environment `index`, its observations vectors or boards; info["episode"] has the return and length of one."""
     if args.env_id.lower().startswith("microrts"):  # [library]
-        if args.capture_video:
+        if args.capture_video:  # [check]
             sys.exit("error: --capture-video: Gym-µRTS draws on a screen only")
         register_microrts()
     env = gym.make(args.env_id, render_mode="rgb_array" if args.capture_video and index == 0 else None)
-    if np.ndim(getattr(env.action_space, "nvec", 0)) != 1:  # [multidiscrete 1]
+    if np.ndim(getattr(env.action_space, "nvec", 0)) != 1:  # [check]
         sys.exit(f"error: {args.env_id}: Discrete actions need ppo.py, Box ppo_continuous_action.py, and others none")
     if env.render_mode is not None:
         env = gym.wrappers.RecordVideo(env, folder / time.strftime("videos-%Y%m%d-%H%M%S"))
@@ -163,7 +163,7 @@ def action_masks(envs, infos):
     try:
         masks = infos["action_mask"] if "action_mask" in infos else envs.call("action_mask")
         return torch.from_numpy(np.array(masks, dtype=bool).reshape(envs.num_envs, sizes.sum()))
-    except (AttributeError, ValueError) as error:
+    except (AttributeError, ValueError) as error:  # [check]
         sizes = " + ".join(map(str, sizes))
         sys.exit(f"error: info['action_mask'] or env.action_mask() must be a mask of {sizes} numbers: {error}")
 

@@ -144,15 +144,15 @@ def make_envs(args, folder):
     envpool = importlib.import_module("envpool")
     games = [name[:-3] for name, spec in envpool.registration.registry.specs.items() if spec[0] == "envpool.procgen"]
     game = args.env_id.title() + args.distribution_mode.title()
-    if game not in games:
+    if game not in games:  # [check]
         near = [x for x in games if args.env_id.title() in x] or difflib.get_close_matches(game, games, cutoff=0)
         sys.exit(f"error: Procgen has no {args.env_id} with the mode {args.distribution_mode}, but {', '.join(near)}")
-    if args.capture_video:
+    if args.capture_video:  # [check]
         sys.exit("error: --capture-video: EnvPool has nothing to film with")
     options = {name: getattr(args, name) for name in ("num_envs", "num_levels", "start_level")}
     try:
         envs = EnvPool(lambda seed: envpool.make_gymnasium(f"{game}-v0", seed=seed % 2**31, **options), args.num_envs)
-    except ImportError as error:  # EnvPool's words: Procgen needs the Qt 5 of the system
+    except ImportError as error:  # [check] EnvPool's words: Procgen needs the Qt 5 of the system
         sys.exit(f"error: {error} On Debian libqt5gui5 is enough.")
     return Normalize(envs, args.reward_gamma)  # [continuous 8]
 
@@ -200,13 +200,13 @@ def impala_cnn(channels):
     network = nn.Sequential(*layers, nn.Flatten(), nn.ReLU(), nn.Linear(32 * 8 * 8, 256), nn.ReLU())
     for name, weights in network.named_parameters():
         nn.init.zeros_(weights) if name.endswith("bias") else nn.init.xavier_uniform_(weights)  # as in tf.layers
-    return network.to(memory_format=torch.channels_last)
+    return network.to(memory_format=torch.channels_last)  # [speed]
 
 
 class Agent(nn.Module):
     """[core 13] Policy and value from one network with two heads (value_network=None in common/policies.py)."""
 
-    def __init__(self, envs, bf16=False):
+    def __init__(self, envs, bf16=False):  # [speed]
         super().__init__()
         self.bf16 = bf16  # [speed]
         channels, actions = envs.single_observation_space.shape[0], envs.single_action_space.n  # [procgen 1] images

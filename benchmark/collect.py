@@ -23,7 +23,7 @@ from tensorboard.backend.event_processing.event_file_loader import LegacyEventFi
 
 ROOT = Path(__file__).parents[1]
 NOT_OPTIONS = {
-    "seed", "env_id", "cuda", "threads", "track", "capture_video", "save_every", "resume", "runs_folder",
+    "seed", "env_id", "cuda", "threads", "async_envs", "track", "capture_video", "save_every", "resume", "runs_folder",
 }  # fmt: skip
 PACKAGES = {
     "python", "torch", "numpy", "gymnasium", "ale-py", "opencv-python-headless", "mujoco", "envpool", "gym-microrts",
