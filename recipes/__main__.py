@@ -24,10 +24,12 @@ ROOT = Path(__file__).resolve().parents[1]
 KEYS = "what", "why", "source", "script", "command", "caught by", "measured effect"
 PLUMBING = "# That was PPO"  # a recipe changes nothing from here on
 CONTEXT = 2  # unchanged lines around a change
-# Where a test that fails says something: in these a script is run, not read.
-TESTS = (
-    "gae", "golden", "normalize", "atari_wrappers", "lstm", "multidiscrete", "procgen", "run", "cli",
-)  # fmt: skip
+# Tests in which a script is run, not read, so that one that fails says something; first those of the script's own.
+TESTS = "gae", "golden", "normalize", "atari_wrappers", "lstm", "multidiscrete", "procgen", "run", "cli", "learning"
+OWN = {
+    "ppo_atari.py": "atari_wrappers", "ppo_atari_lstm.py": "lstm", "ppo_continuous_action.py": "normalize",
+    "ppo_multidiscrete.py": "multidiscrete", "ppo_multidiscrete_mask.py": "multidiscrete", "ppo_procgen.py": "procgen",
+}  # fmt: skip
 
 
 class Recipe(NamedTuple):
@@ -155,7 +157,8 @@ def caught(recipe, source):
         ignored = shutil.ignore_patterns(".git", ".venv", "build", "runs", "__pycache__", "longruns")
         shutil.copytree(ROOT, copy, ignore=ignored)
         (copy / recipe.script.name).write_text(source)
-        tests = [f"tests/test_{name}.py" for name in TESTS if (copy / f"tests/test_{name}.py").exists()]
+        names = sorted(TESTS, key=lambda name: name != OWN.get(recipe.script.name))
+        tests = [f"tests/test_{name}.py" for name in names]
         options = "-x", "-n", "0", "-q", "--tb=no", "-p", "no:cacheprovider", "-W", "ignore"
         command = [sys.executable, "-m", "pytest", *options, *tests]
         environment = os.environ | {"PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1"}
@@ -185,6 +188,7 @@ def main():
                     test = caught(recipe, apply(recipe, recipe.script.read_text()))
                     print(f"{recipe.name}: {test}", flush=True)
                     failed += test is None
+                    recipe = read(recipe.file)  # which may have been refreshed while the tests ran
                     header = {key: text for key, text in recipe.header.items() if key != "caught by"}
                     header |= {"caught by": test} if test else {}
                     write(recipe._replace(header={key: header[key] for key in KEYS if key in header}))
