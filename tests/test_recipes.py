@@ -7,14 +7,19 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
+import gymnasium as gym
 import pytest
 import torch
-from toy_envs import ROOT, checkpoint, train
+from toy_envs import ROOT, Clock, checkpoint, scalars, train
 
 tool = importlib.import_module("recipes.__main__")
 RECIPES = tool.recipes()
 every_recipe = pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
-with_parts = [recipe for recipe in RECIPES if re.search(r"^\+.*run\.start\(", recipe.diff, re.MULTILINE)]
+by_name = {recipe.name: recipe for recipe in RECIPES}
+with_state = [
+    by_name[f"with/{name}"]
+    for name in ("kl-penalty", "kl-learning-rate", "muon", "ppg", "rnd", "value-normalization")
+]
 
 # options of a run of two updates of each script
 TINY = {
@@ -89,14 +94,99 @@ def test_it_trains(recipe, made, tmp_path):
     assert any(not torch.equal(first[name], last[name]) for name in last)
 
 
-@pytest.mark.parametrize("recipe", with_parts, ids=lambda recipe: recipe.name)
-def test_its_own_state_survives_a_resume(recipe, made, tmp_path):
-    """What a recipe adds to the parts is in the checkpoint, and a resumed run begins with it."""
-    options = TINY[recipe.header["script"]]
-    run = train(made, f"{options} --no-cuda --save-every 1", tmp_path / "run")
-    before = checkpoint(run)
-    first_parts = checkpoint(run, 0)["parts"]
-    steps = before["args"]["total_timesteps"]
-    again = train(made, f"--resume {run} --total-timesteps {steps + 2 * steps}", tmp_path / "run")
-    assert checkpoint(again)["global_step"] == 3 * steps
-    assert first_parts.keys() == checkpoint(again)["parts"].keys() > {"agent", "optimizer"}
+def killed(run, update):
+    """Takes back a run's checkpoints to the first, as if it had been killed after `update` updates."""
+    first, *newer = sorted(run.glob("checkpoint_*.pt"))
+    assert torch.load(first, weights_only=True)["update"] == update and newer
+    for file in newer:
+        file.unlink()
+
+
+@pytest.mark.parametrize("recipe", with_state, ids=lambda recipe: recipe.name)
+def test_its_own_state_survives_a_resume(recipe, made, tmp_path, monkeypatch):
+    """In an environment without chance, whose games end with the rollout, a resumed run ends as the undisturbed one."""
+    monkeypatch.setattr(made.module, "make_env", lambda *_: gym.wrappers.RecordEpisodeStatistics(Clock(images=False)))
+    run = train(made, "--no-cuda --total-timesteps 192 --num-envs 2 --num-steps 32 --save-every 1", tmp_path / "run")
+    killed(run, 2)
+    undisturbed = train(made, "--no-cuda --total-timesteps 192 --num-envs 2 --num-steps 32", tmp_path / "other")
+    again = checkpoint(train(made, f"--resume {run}", tmp_path / "run"))
+    assert again["parts"].keys() == checkpoint(undisturbed)["parts"].keys()
+    assert same(again["parts"], checkpoint(undisturbed)["parts"])
+
+
+def same(one, other):
+    """Whether two parts hold the same tensors and values."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+
+
+@pytest.mark.parametrize("recipe", [by_name["with/exact-resume"]], ids=lambda recipe: recipe.name)
+@pytest.mark.parametrize("options", ["--env-id CartPole-v1", "--env-id Acrobot-v1 --async-envs"])
+def test_an_exact_resume_in_the_middle_of_games(recipe, made, options, tmp_path):
+    """Games in flight go on where they were: the resumed run equals the undisturbed one, to the last bit."""
+    options = f"{options} --no-cuda --total-timesteps 320 --num-envs 2 --num-steps 32"
+    run = train(made, f"{options} --save-every 2", tmp_path / "run")
+    killed(run, 4)
+    undisturbed = checkpoint(train(made, options, tmp_path / "other"))
+    again = checkpoint(train(made, f"--resume {run}", tmp_path / "run"))
+    for state in (again, undisturbed):  # a first game's past has the generator from before it was seeded
+        assert any(len(past) > 2 for past in state["parts"]["games"].pop("pasts"))  # some game is in flight
+    assert same(again["parts"], undisturbed["parts"]) and again["returns"] == undisturbed["returns"]
+
+
+@pytest.mark.parametrize("recipe", [by_name["with/exact-resume"]], ids=lambda recipe: recipe.name)
+def test_games_that_cannot_be_played_again_start_anew(recipe, made, tmp_path, capsys):
+    """Where an observation is not what it was before the resume, it is said, and training goes on."""
+    options = "--no-cuda --total-timesteps 256 --num-envs 2 --num-steps 32 --save-every 2"
+    run = train(made, options, tmp_path / "run")
+    killed(run, 2)
+    [file] = run.glob("checkpoint_*.pt")
+    state = torch.load(file, weights_only=True)
+    state["parts"]["games"]["obs"] += 1
+    torch.save(state, file)
+    again = checkpoint(train(made, f"--resume {run}", tmp_path / "run"))
+    assert "cannot be played again" in capsys.readouterr().out
+    assert again["global_step"] == 256
+
+
+@pytest.mark.parametrize("recipe", [by_name["with/value-normalization"], by_name["with/rnd"]], ids=lambda r: r.name)
+def test_moments(recipe, made):
+    """Of rows in several batches as of all at once."""
+    rows, moments = torch.randn(1000, 3, generator=torch.Generator().manual_seed(1)) * 5 + 2, made.module.Moments(3)
+    for part in rows.split([10, 200, 790]):
+        moments.update(part)
+    torch.testing.assert_close(moments.mean, rows.double().mean(0), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(moments.var, rows.double().var(0, correction=0), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("recipe", [by_name["with/dual-clip"]], ids=lambda recipe: recipe.name)
+def test_the_second_clip(recipe, made):
+    """Advantages are 1 and -1 by normalization; the bad action's ratio is 10 and costs 3, the good one's is clipped."""
+    column, logprobs = torch.zeros(2), torch.full([2], 10.0).log()
+    policy = SimpleNamespace(log_prob=lambda actions: logprobs, entropy=lambda: column)
+    minibatch = dict(obs=column, actions=column, logprobs=column, values=column, returns=torch.tensor([1.0, -1.0]))
+    _, stats = made.module.ppo_loss(lambda obs: (policy, column), minibatch, 0.2, made.module.Args())
+    assert stats["policy_loss"].item() == pytest.approx((-1.2 + 3) / 2)
+
+
+@pytest.mark.parametrize("recipe", [by_name["with/squashed-gaussian"]], ids=lambda recipe: recipe.name)
+def test_density_of_squashed_actions(recipe, made):
+    """As torch's own transformed distribution has it."""
+    actions = torch.tensor([[0.3, -1.2], [2.0, 0.0]])
+    mean, logstd = torch.tensor([[0.1, -1.0]]), torch.tensor([[0.2, -0.5]])
+    base = torch.distributions.Normal(mean, logstd.exp())
+    theirs = torch.distributions.TransformedDistribution(base, torch.distributions.TanhTransform())
+    ours = made.module.Normal(mean, logstd).log_prob(actions)
+    torch.testing.assert_close(ours, theirs.log_prob(actions.tanh()).sum(-1), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("recipe", [by_name["with/evaluation"]], ids=lambda recipe: recipe.name)
+def test_an_evaluation_changes_nothing(recipe, made, tmp_path):
+    """A run with evaluations ends with the weights and statistics of one without, and has them in its log."""
+    options = f"{TINY['ppo_continuous_action.py']} --no-cuda --eval-episodes 1 --eval-every"
+    runs = [train(made, f"{options} {every}", tmp_path / str(every)) for every in (1, 100)]
+    assert same(*(checkpoint(run)["parts"] for run in runs))
+    assert [len(scalars(run).get("charts/evaluation_return", [])) for run in runs] == [2, 0]
