@@ -27,7 +27,7 @@ CONTEXT = 2  # unchanged lines around a change
 # Tests in which a script is run, not read, so that one that fails says something; first those of the script's own.
 TESTS = "gae", "golden", "normalize", "atari_wrappers", "lstm", "multidiscrete", "procgen", "run", "cli", "learning"
 OWN = {
-    "ppo_atari.py": "atari_wrappers", "ppo_atari_lstm.py": "lstm", "ppo_continuous_action.py": "normalize",
+    "ppo.py": "golden", "ppo_atari.py": "atari_wrappers", "ppo_atari_lstm.py": "lstm", "ppo_continuous_action.py": "normalize",
     "ppo_multidiscrete.py": "multidiscrete", "ppo_multidiscrete_mask.py": "multidiscrete", "ppo_procgen.py": "procgen",
 }  # fmt: skip
 
@@ -150,23 +150,32 @@ def refreshed(recipe):
     raise ValueError(f"{recipe.name}: it fits none of the script's last versions")
 
 
+def failing(copy, tests, *options):
+    """The names of the tests that fail in a copy of the checkout; ValueError where pytest cannot run them."""
+    command = [sys.executable, "-m", "pytest", "-n", "0", "-q", "--tb=no", "-p", "no:cacheprovider", "-W", "ignore"]
+    environment = os.environ | {"PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*command, *options, *tests], cwd=copy, env=environment, capture_output=True, text=True)
+    failed = re.findall(r"^(?:FAILED|ERROR) (tests/.*?)(?: - .*)?$", done.stdout, re.MULTILINE)
+    if done.returncode != (1 if failed else 0):
+        raise ValueError(f"pytest ended with {done.returncode}: {done.stdout[-2000:]}{done.stderr}")
+    return failed
+
+
 def caught(recipe, source):
-    """The first test that fails where `source` stands in the place of the recipe's script; None where none does."""
+    """A test that fails where `source` stands in the place of the recipe's script, and passes with the script itself;
+    None where there is none."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder, "copy")
-        ignored = shutil.ignore_patterns(".git", ".venv", "build", "runs", "__pycache__", "longruns")
+        ignored = shutil.ignore_patterns(".git", ".venv", "build", "runs", "results", "__pycache__")
         shutil.copytree(ROOT, copy, ignore=ignored)
-        (copy / recipe.script.name).write_text(source)
-        names = sorted(TESTS, key=lambda name: name != OWN.get(recipe.script.name))
-        tests = [f"tests/test_{name}.py" for name in names]
-        options = "-x", "-n", "0", "-q", "--tb=no", "-p", "no:cacheprovider", "-W", "ignore"
-        command = [sys.executable, "-m", "pytest", *options, *tests]
-        environment = os.environ | {"PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
-        failed = re.findall(r"^(?:FAILED|ERROR) (tests/\S+)", done.stdout, re.MULTILINE)
-        if done.returncode not in (0, 1) and not failed:
-            raise ValueError(f"{recipe.name}: pytest ended with {done.returncode}: {done.stdout[-2000:]}{done.stderr}")
-        return failed[0] if failed else None
+        script = copy / recipe.script.name
+        for name in sorted(TESTS, key=lambda name: name != OWN[script.name]):
+            script.write_text(source)
+            failed = failing(copy, [f"tests/test_{name}.py"], "--maxfail", "1")
+            script.write_text(recipe.script.read_text())
+            if failed and not failing(copy, failed):
+                return failed[0]
+    return None
 
 
 def main():
