@@ -143,7 +143,8 @@ def spoken_for(text, own):
     """{number of a line: the marks that speak for it}, of the script's own details and of KINDS.
 
     A mark speaks for its statement; in the head of a statement, or in the docstring of a definition, for all in it; in
-    a comment on a line of its own for the rest of the paragraph, as far as it is indented. The nearest speaks alone.
+    a comment on a line of its own for what follows, up to the next mark, the paragraph's end, or where the text is
+    indented less. The nearest speaks alone.
     """
     rows, spans = text.splitlines(), []  # spans: (first, last, marks)
     for node in ast.walk(ast.parse(text)):
@@ -158,7 +159,8 @@ def spoken_for(text, own):
     for number, row in enumerate(rows, 1):
         if row.lstrip().startswith("#"):
             indent = row[: row.index("#")]
-            paragraph = takewhile(lambda each, indent=indent: each.strip() and each.startswith(indent), rows[number:])
+            following = takewhile(lambda each: each.strip() and not MARK.search(each), rows[number:])
+            paragraph = takewhile(lambda each, indent=indent: each.startswith(indent), following)
             spans.append((number, number + len(list(paragraph)), row))
     found = {}
     for first, last, said in sorted(spans, key=lambda span: span[0] - span[1]):  # the longest first
