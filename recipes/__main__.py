@@ -27,7 +27,8 @@ CONTEXT = 2  # unchanged lines around a change
 # Tests in which a script is run, not read, so that one that fails says something; first those of the script's own.
 TESTS = "gae", "golden", "normalize", "atari_wrappers", "lstm", "multidiscrete", "procgen", "run", "cli", "learning"
 OWN = {
-    "ppo.py": "golden", "ppo_atari.py": "atari_wrappers", "ppo_atari_lstm.py": "lstm", "ppo_continuous_action.py": "normalize",
+    "ppo.py": "golden", "ppo_atari.py": "atari_wrappers", "ppo_atari_lstm.py": "lstm",
+    "ppo_continuous_action.py": "normalize",
     "ppo_multidiscrete.py": "multidiscrete", "ppo_multidiscrete_mask.py": "multidiscrete", "ppo_procgen.py": "procgen",
 }  # fmt: skip
 
