@@ -11,6 +11,7 @@ was made is merged, from the newest commit of the script that the diff fits.
 
 import argparse
 import difflib
+import importlib
 import os
 import re
 import shutil
@@ -19,6 +20,8 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 KEYS = "what", "why", "source", "script", "command", "caught by", "measured effect"
@@ -151,28 +154,58 @@ def refreshed(recipe):
     raise ValueError(f"{recipe.name}: it fits none of the script's last versions")
 
 
+def write_index():
+    """Writes the tables of recipes/README.md: what each recipe does, its script, and how many lines it changes."""
+    index = ROOT / "recipes/README.md"
+    text = index.read_text().split("<!-- recipes -->")[0] + "<!-- recipes -->\n"
+    for kind in ("without", "with"):
+        text += f"\n## {kind.title()}\n\n| recipe | script | lines | what |\n|---|---|---|---|\n"
+        for recipe in recipes():
+            if recipe.file.parent.name == kind:
+                lines = len(re.findall(r"^[+-](?!--|\+\+)", recipe.diff, re.MULTILINE))
+                link = f"[{recipe.file.stem}]({recipe.name}.diff)"
+                text += f"| {link} | `{recipe.header['script']}` | {lines} | {recipe.header['what']} |\n"
+    index.write_text(text)
+
+
 def failing(copy, tests, *options):
-    """The names of the tests that fail in a copy of the checkout; ValueError where pytest cannot run them."""
-    command = [sys.executable, "-m", "pytest", "-n", "0", "-q", "--tb=no", "-p", "no:cacheprovider", "-W", "ignore"]
-    environment = os.environ | {"PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*command, *options, *tests], cwd=copy, env=environment, capture_output=True, text=True)
-    failed = re.findall(r"^(?:FAILED|ERROR) (tests/.*?)(?: - .*)?$", done.stdout, re.MULTILINE)
-    if done.returncode != (1 if failed else 0):
-        raise ValueError(f"pytest ended with {done.returncode}: {done.stdout[-2000:]}{done.stderr}")
+    """The names of the tests that fail in a copy of the checkout; ValueError where pytest cannot run them.
+
+    They run in a child of this process, which has imported the libraries already, and no script."""
+    output = copy.parent / "output"
+    if not (child := os.fork()):
+        status = 99
+        try:
+            for number in (1, 2):
+                os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+            os.chdir(copy)
+            sys.path[0] = str(copy)
+            fixed = "-n", "0", "-q", "--tb=no", "-p", "no:cacheprovider", "-W", "ignore"
+            status = int(pytest.main([*fixed, *options, *tests]))
+        finally:
+            sys.stdout.flush()
+            os._exit(status)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    failed = re.findall(r"^(?:FAILED|ERROR) (tests/.*?)(?: - .*)?$", output.read_text(), re.MULTILINE)
+    if status != (1 if failed else 0):
+        raise ValueError(f"pytest ended with {status}: {output.read_text()[-2000:]}")
     return failed
 
 
 def caught(recipe, source):
     """A test that fails where `source` stands in the place of the recipe's script, and passes with the script itself;
-    None where there is none."""
+    None where there is none. The one on record is tried first."""
+    for library in ("torch", "gymnasium", "tensorboard", "torch.utils.tensorboard", "tyro", "cv2", "ale_py", "scipy"):
+        importlib.import_module(library)
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder, "copy")
         ignored = shutil.ignore_patterns(".git", ".venv", "build", "runs", "results", "__pycache__")
         shutil.copytree(ROOT, copy, ignore=ignored)
         script = copy / recipe.script.name
-        for name in sorted(TESTS, key=lambda name: name != OWN[script.name]):
+        known = [recipe.header["caught by"]] if "caught by" in recipe.header else []
+        for test in known + [f"tests/test_{name}.py" for name in sorted(TESTS, key=lambda x: x != OWN[script.name])]:
             script.write_text(source)
-            failed = failing(copy, [f"tests/test_{name}.py"], "--maxfail", "1")
+            failed = failing(copy, [test], "--maxfail", "1")
             script.write_text(recipe.script.read_text())
             if failed and not failing(copy, failed):
                 return failed[0]
@@ -208,6 +241,8 @@ def main():
         except ValueError as error:
             print(error)
             failed += 1
+    if not args.check:
+        write_index()
     sys.exit(failed > 0)
 
 

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import gymnasium as gym
@@ -83,6 +84,83 @@ def test_a_recipe_for_each_detail():
     absent = {mark.replace(" ", "-") for mark in marks - {"aux 1", "aux 3"}}  # these two are off by default
     names = {re.match(r"\w+-\d+", recipe.file.stem)[0] for recipe in RECIPES if recipe.name.startswith("without")}
     assert names == absent
+
+
+@pytest.mark.parametrize("recipe", [r for r in RECIPES if r.name.startswith("without")], ids=lambda recipe: recipe.name)
+def test_a_test_that_fails_without_the_detail_is_named(recipe):
+    """`python recipes --caught` wrote it down after it had failed with the recipe, and passed without."""
+    file, name = recipe.header["caught by"].split("[")[0].split("::")
+    assert f"\ndef {name}(" in (ROOT / file).read_text()
+
+
+def test_the_index_is_up_to_date(tmp_path, monkeypatch):
+    written = []
+    monkeypatch.setattr(Path, "write_text", lambda path, text: written.append((path, text)))
+    tool.write_index()
+    [(path, text)] = written
+    assert path.read_text() == text, "make recipes brings it up to date"
+
+
+# the tool
+
+BEFORE = "import a\n\n\ndef f(x):\n    y = x\n    return y + 1\n\n\n# That was PPO. And this is not.\nprint(1)\n"
+RECIPE = "what: w\nwhy: y\nsource: s\nscript: s.py\ncommand: c\n"
+
+
+@pytest.fixture
+def repository(tmp_path, monkeypatch):
+    """The tool in a repository with a script and a recipe, as a function that writes the script and refreshes."""
+    git = ["git", "-C", tmp_path, "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    script, file = tmp_path / "s.py", tmp_path / "recipes/with/two.diff"
+    file.parent.mkdir(parents=True)
+    script.write_text(BEFORE)
+    file.write_text(RECIPE + tool.diff("s.py", BEFORE, BEFORE.replace("y + 1", "y + 2")))
+    for command in (["init", "-q"], ["add", "s.py"], ["commit", "-qm", "a"]):
+        subprocess.run([*git, *command], check=True)
+    monkeypatch.setattr(tool, "ROOT", tmp_path)
+
+    def refresh(text):
+        script.write_text(text)
+        return tool.refreshed(tool.read(file))
+
+    return refresh
+
+
+def test_a_recipe_follows_its_script(repository, tmp_path):
+    """Also where a line of its context has changed, so that the old diff does not apply any more."""
+    after = BEFORE.replace("import a\n", "import a\nimport b\n").replace("def f(x)", "def f(x, z)")
+    with pytest.raises(ValueError):
+        tool.apply(tool.read(tmp_path / "recipes/with/two.diff"), after)
+    fresh = repository(after)
+    assert tool.apply(fresh, after) == after.replace("y + 1", "y + 2")
+
+
+def test_a_recipe_whose_own_line_has_changed_is_named(repository, tmp_path):
+    with pytest.raises(ValueError, match="with/two: the script has changed in the same lines"):
+        repository(BEFORE.replace("y + 1", "y + 3"))
+    assert "<<<<<<<" in (tmp_path / "build/two.py").read_text()
+
+
+def test_a_recipe_must_not_change_the_plumbing():
+    with pytest.raises(ValueError, match="must not change"):
+        tool.diff("s.py", BEFORE, BEFORE.replace("print(1)", "print(2)"))
+
+
+def test_a_header_that_lacks_a_line(tmp_path):
+    (tmp_path / "r.diff").write_text(RECIPE.replace("source: s\n", "") + "--- s.py\n+++ s.py\n")
+    with pytest.raises(ValueError, match="the header has"):
+        tool.read(tmp_path / "r.diff")
+
+
+def test_what_is_written_can_be_read(tmp_path):
+    """Also a header of long lines."""
+    recipe = tool.Recipe(tmp_path / "r.diff", dict.fromkeys(tool.KEYS, "word " * 40 + "end"), "--- s.py\n+++ s.py\n")
+    tool.write(recipe)
+    assert tool.read(recipe.file) == recipe
+    assert max(map(len, recipe.file.read_text().splitlines())) <= 120
+
+
+# training
 
 
 @every_recipe

@@ -11,24 +11,33 @@ and into benchmark/ablation/README.md.
 import argparse
 import contextlib
 import importlib
+import json
 import os
 import re
 import runpy
 import sys
 from pathlib import Path
 
+import numpy as np
+from scipy import stats
+
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build/ablation"
 RESULTS = Path(__file__).parent / "results"
 sys.path.insert(0, str(ROOT))
 
+from benchmark.collect import collect  # noqa: E402
+from benchmark.compare import score  # noqa: E402
+from benchmark.report import load  # noqa: E402
+from benchmark.sweep import machine  # noqa: E402
+from recipes.__main__ import KEYS, apply, recipes, write  # noqa: E402
+
 
 def scripts(details):
     """The paths of the scripts to run, which it writes: the recipes' parent, and each recipe's. Old ones stay."""
-    from recipes.__main__ import apply, recipes
-
     FOLDER.mkdir(parents=True, exist_ok=True)
     chosen = [recipe for recipe in recipes() if re.fullmatch(rf"without/{details}-\d.*", recipe.name)]
+    chosen = [recipe for recipe in chosen if recipe.file.stem != "core-12"]  # it changes the log alone
     texts = {recipe.script.stem: recipe.script.read_text() for recipe in chosen}
     texts |= {recipe.file.stem: apply(recipe, recipe.script.read_text()) for recipe in chosen}
     for name, text in texts.items():
@@ -37,12 +46,13 @@ def scripts(details):
     return [FOLDER / f"{name}.py" for name in texts]
 
 
-def done(script, env_id, seed, steps):
-    """Whether a run has its last checkpoint; --save-every 0 makes one only at the end."""
-    return any(FOLDER.glob(f"runs/{env_id}__{script.stem}__{seed}__*/checkpoint_*.pt"))
+def run_of(script, env_id, seed):
+    """The folder of a run that is done, which has its last checkpoint, the only one; None where there is none."""
+    found = FOLDER.glob(f"runs/{env_id}__{script.stem}__{seed}__*/checkpoint_*.pt")
+    return next((file.parent for file in found), None)
 
 
-def run(script, env_id, seed, steps):
+def make_run(script, env_id, seed, steps):
     """Makes one run in a child of this process, which has imported the libraries already; True where that went well."""
     if child := os.fork():
         return os.waitpid(child, 0)[1] == 0
@@ -58,6 +68,90 @@ def run(script, env_id, seed, steps):
         os._exit(status)
 
 
+def make_runs(args):
+    """Makes the runs that are missing, one after the other, and collects all; returns how many failed."""
+    chosen, failed, about = scripts(args.details), 0, json.dumps(machine(workers=1), indent=2)
+    importlib.import_module("ppo")  # and the libraries with it
+    for seed in range(1, args.seeds + 1):
+        for script in chosen:
+            if run_of(script, args.env_id, seed) is None:
+                well = make_run(script, args.env_id, seed, args.steps)
+                failed += not well
+                print(f"{script.stem}, seed {seed}: {'finished' if well else 'failed'}", flush=True)
+                if well:
+                    (run_of(script, args.env_id, seed) / "machine.json").write_text(about)
+    for seed in range(1, args.seeds + 1):
+        for script in chosen:
+            if run := run_of(script, args.env_id, seed):
+                collect(run, RESULTS, "unknown")
+    return failed
+
+
+def area(run):
+    """Mean over the updates of the mean return of the last 100 episodes up to each: what a run earned on its way."""
+    curve = [score(run, step) for step in run.updates["step"]]
+    return float(np.mean([value for value in curve if value is not None]))  # none before the first episode's end
+
+
+def effect(with_it, without):
+    """(difference of the means, its 95% interval) of two samples, by Welch's t-test; the second less the first."""
+    low, high = stats.ttest_ind(without, with_it, equal_var=False).confidence_interval(0.95)
+    return np.mean(without) - np.mean(with_it), low, high
+
+
+def effects():
+    """{(environment, steps): [(recipe, runs, final return's effect, area's effect), ...]}, the largest effect first."""
+    found, tables = load(RESULTS), {}
+    by_script = {key[1:]: runs for key, runs in found.items()}
+    for recipe in recipes():
+        for (script, env_id, options, steps), runs in by_script.items():
+            if script == recipe.file.stem:
+                parent = by_script[recipe.script.stem, env_id, options, steps]
+                finals = effect(*([run.score for run in group] for group in (parent, runs)))
+                areas = effect(*([area(run) for run in group] for group in (parent, runs)))
+                tables.setdefault((env_id, steps), []).append((recipe, parent, runs, finals, areas))
+    for rows in tables.values():
+        rows.sort(key=lambda row: row[3][0])
+    return tables
+
+
+def interval(difference):
+    """"+4.2 [-1.0, 9.4]"."""
+    return f"{difference[0]:+.1f} [{difference[1]:.1f}, {difference[2]:.1f}]"
+
+
+def write_effects():
+    """Writes the effects into the recipes' headers and into the table of this folder's README."""
+    lines, said = [], {}
+    for (env_id, steps), rows in effects().items():
+        _, parent, _, _, _ = rows[0]
+        finals, areas = [run.score for run in parent], [area(run) for run in parent]
+        lines += [
+            f"### {env_id}, {steps:,} steps, {len(parent)} seeds each", "",
+            f"`{rows[0][0].script.name}` itself ends at {np.mean(finals):.1f} ± {np.std(finals, ddof=1):.1f}; "
+            f"the mean of its curve is {np.mean(areas):.1f} ± {np.std(areas, ddof=1):.1f} (standard deviations).", "",
+            "| recipe | what stands in the detail's place | seeds | final return | mean of the curve |",
+            "|---|---|---|---|---|",
+        ]  # fmt: skip
+        for recipe, _, runs, final, whole in rows:
+            link = f"[{recipe.file.stem}](../../recipes/{recipe.name}.diff)"
+            cells = link, recipe.header["what"], str(len(runs)), interval(final), interval(whole)
+            lines.append(f"| {' | '.join(cells)} |")
+            said.setdefault(recipe.name, []).append(
+                f"{env_id}, {steps} steps, {len(runs)} seeds: final return {interval(final)}, mean of the curve "
+                f"{interval(whole)} (95% intervals; that of {recipe.script.name} is {np.mean(finals):.1f}, "
+                f"{np.mean(areas):.1f})"
+            )
+        lines.append("")
+    readme = Path(__file__).parent / "README.md"
+    before, after = readme.read_text().split("<!-- effects -->")[0], readme.read_text().split("<!-- /effects -->")[1]
+    readme.write_text(before + "<!-- effects -->\n" + "\n".join(lines) + "<!-- /effects -->" + after)
+    for recipe in recipes():
+        if recipe.name in said:
+            header = recipe.header | {"measured effect": "; ".join(said[recipe.name])}
+            write(recipe._replace(header={key: header[key] for key in KEYS if key in header}))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=["run", "effects"])
@@ -66,15 +160,10 @@ def main():
     parser.add_argument("--steps", type=int, default=50_000)
     parser.add_argument("--seeds", type=int, default=10)
     args = parser.parse_args()
-    chosen, failed = scripts(args.details), 0
-    importlib.import_module(chosen[0].stem if (ROOT / chosen[0].name).exists() else "ppo")
-    for seed in range(1, args.seeds + 1):
-        for script in chosen:
-            if not done(script, args.env_id, seed, args.steps):
-                well = run(script, args.env_id, seed, args.steps)
-                failed += not well
-                print(f"{script.stem}, seed {seed}: {'finished' if well else 'failed'}", flush=True)
-    sys.exit(failed > 0)
+    if args.what == "effects":
+        write_effects()
+    else:
+        sys.exit(make_runs(args) > 0)
 
 
 if __name__ == "__main__":
