@@ -127,9 +127,10 @@ def write_effects():
         _, parent, _, _, _ = rows[0]
         finals, areas = [run.score for run in parent], [area(run) for run in parent]
         lines += [
-            f"### {env_id}, {steps:,} steps, {len(parent)} seeds each", "",
-            f"`{rows[0][0].script.name}` itself ends at {np.mean(finals):.1f} ± {np.std(finals, ddof=1):.1f}; "
-            f"the mean of its curve is {np.mean(areas):.1f} ± {np.std(areas, ddof=1):.1f} (standard deviations).", "",
+            f"### {env_id}, {steps:,} steps", "",
+            f"`{rows[0][0].script.name}` itself, with {len(parent)} seeds, ends at {np.mean(finals):.1f} ± "
+            f"{np.std(finals, ddof=1):.1f}; the mean of its curve is {np.mean(areas):.1f} ± "
+            f"{np.std(areas, ddof=1):.1f} (standard deviations).", "",
             "| recipe | what stands in the detail's place | seeds | final return | mean of the curve |",
             "|---|---|---|---|---|",
         ]  # fmt: skip
