@@ -27,8 +27,7 @@ RESULTS = Path(__file__).parent / "results"
 sys.path.insert(0, str(ROOT))
 
 from benchmark.collect import collect  # noqa: E402
-from benchmark.compare import score  # noqa: E402
-from benchmark.report import load  # noqa: E402
+from benchmark.report import WINDOW, load  # noqa: E402
 from benchmark.sweep import machine  # noqa: E402
 from recipes.__main__ import KEYS, apply, recipes, write  # noqa: E402
 
@@ -89,8 +88,8 @@ def make_runs(args):
 
 def area(run):
     """Mean over the updates of the mean return of the last 100 episodes up to each: what a run earned on its way."""
-    curve = [score(run, step) for step in run.updates["step"]]
-    return float(np.mean([value for value in curve if value is not None]))  # none before the first episode's end
+    ended = np.searchsorted(run.episodes["step"], run.updates["step"], side="right")
+    return float(np.mean([run.episodes["return"][max(n - WINDOW, 0) : n].mean() for n in ended if n]))
 
 
 def effect(with_it, without):
