@@ -437,7 +437,7 @@ def one_line(what, *kinds):
     try:
         yield
     except kinds as error:
-        sys.exit(f"error: {what}: {error!r}")
+        sys.exit(f"error: {what}: {type(error).__name__}: {' '.join(str(error).split())}")
 
 
 def parse_args():
@@ -445,10 +445,15 @@ def parse_args():
     args, state, file = tyro.cli(Args, description=__doc__), None, None
     if args.resume is not None:
         state, file = load_checkpoint(args.resume)
-        with one_line(f"--resume {args.resume}: its options are not this script's", Exception):
-            args = tyro.cli(Args, default=Args(**state["args"]), description=__doc__)
-        if (args.env_id, args.seed) != (before := (state["args"]["env_id"], state["args"]["seed"])):
-            sys.exit(f"error: --resume {args.resume}: it is of {before}, not of {args.env_id, args.seed}")
+        options = state["args"], vars(args)
+        was, now = ({n: isinstance(v, int | float) for n, v in each.items() if v is not None} for each in options)
+        if other := [n for n, kind in was.items() if not hasattr(args, n) or kind != now.get(n, kind)]:
+            sys.exit(f"error: --resume {args.resume}: its options {other} are unknown, or of another type, here")
+        args = tyro.cli(Args, default=Args(**state["args"]), description=__doc__)
+        before = [state["args"]["env_id"], state["args"]["seed"], re.sub(r"(_\d{12})?.py", "", state["script"])]
+        now = [args.env_id, args.seed, Path(__file__).stem]
+        if now[:2] != before[:2] or (now != before and file != Path(args.resume)):  # a copy may begin from a file
+            sys.exit(f"error: --resume {args.resume}: it is of {before}, not of {now}")
     for name, (least, most) in LIMITS.items():
         if not least <= (value := getattr(args, name, least)) <= most:
             sys.exit(f"error: --{name.replace('_', '-')} must be from {least} to {most:g}, not {value}")
@@ -496,13 +501,15 @@ class Run:
             seed(args.seed)
         self.goes_on = file is not None and file != Path(args.resume)  # a checkpoint that is named begins a new run
         name = f"{args.env_id}__{args.exp_name}__{args.seed}__{time.strftime('%Y%m%d-%H%M%S')}"
-        self.folder = file.parent if self.goes_on else Path(args.runs_folder, re.sub("[/:]", "-", name))
+        name = Path(args.runs_folder, re.sub("[/:]", "-", name))
+        self.folder, number = file.parent if self.goes_on else name, 1
+        name.parent.mkdir(parents=True, exist_ok=True)
         while not self.goes_on:
             try:
-                self.folder.mkdir(parents=True)
+                self.folder.mkdir()
                 break
             except FileExistsError:  # of a run that began in the same second
-                self.folder = self.folder.with_name(f"{self.folder.name}-2")
+                self.folder, number = name.with_name(f"{name.name}-{number + 1}"), number + 1
         self.lock = FileLock(self.folder / "lock")
         self.lock.acquire(timeout=0)  # raises Timeout where another process is at work there
 

@@ -434,7 +434,7 @@ def copy_of(run, folder, script="ppo", seed=1, old="", new="", **args):
     to = Path(shutil.copytree(run, folder / f"CartPole-v1__{args.get('exp_name', script)}__{seed}__{options}"))
     about = json.loads((to / "run.json").read_text())
     about["args"] |= {"exp_name": script, "seed": seed} | args
-    about["command"][0] = f"{script}.py"
+    about["command"][0] = about["script"] = f"{script}.py"
     (to / "run.json").write_text(json.dumps(about))
     text = (to / "ppo.py").read_text()
     assert old in text

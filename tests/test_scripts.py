@@ -179,7 +179,7 @@ def test_the_plumbing_is_the_same_everywhere(script):
     """To the end of the file, and all of it is below the line that says that PPO ends here."""
     assert plumbing(script) == plumbing(SCRIPTS[0])
     names = re.findall(r"^(?:def|class) (\w+)", plumbing(script), re.MULTILINE)
-    assert names == ["parse_args", "load_checkpoint", "Run", "main"]
+    assert names == ["one_line", "parse_args", "load_checkpoint", "Run", "Output", "main"]
     assert not marks(plumbing(script))
 
 
@@ -192,12 +192,12 @@ def test_the_parts_come_in_one_order(script):
         for part in (
             "# /// script\n", '\n"""', "\nimport ", "\nclass Args:", "\ndef make_envs(", "\n    def log_prob(",
             "\ndef layer_init", "\nclass Agent(", "\ndef gae(", "\ndef ppo_loss(", "\ndef gradient_step(",
-            "\ndef train(args, run)", "\n# That was PPO.", "\ndef parse_args(", "\nif __name__",
+            "\ndef train(args, run)", "\n# That was PPO.", "\ndef one_line(", "\nif __name__",
         )
     ]  # fmt: skip
     assert places == sorted(places) and places[0] == 0
     names = re.findall(r"^(?:def|class) (\w+)", source, re.MULTILINE)
-    assert names[names.index("gae") : names.index("parse_args")] == ["gae", "ppo_loss", "gradient_step", "train"]
+    assert names[names.index("gae") : names.index("one_line")] == ["gae", "ppo_loss", "gradient_step", "train"]
 
 
 @every_text
