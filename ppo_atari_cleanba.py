@@ -7,10 +7,10 @@
 # ///
 """PPO for Atari games with actors beside the learner, as in Cleanba: during an update the next one's rollout is made.
 
-    python ppo_atari_cleanba.py --env-id Breakout-v5 --actor-threads 2       (or under torchrun: docs/scale.md says more)
+    python ppo_atari_cleanba.py --env-id Breakout-v5 --actor-threads 2      (or under torchrun: docs/scale.md says more)
 
-From the second update on, what trains version v of the agent was made by version v - 1, however fast actors and learner
-are: a run can be repeated, bit for bit. Options keep their meaning: --num-envs is of all ranks and threads together.
+From the second update on, what trains version v of the agent was made by version v - 1, however fast either side is:
+a run can be repeated, bit for bit. Options keep their meaning: --num-envs is of all ranks and threads together.
 
 A mark such as [core 5] names the implementation detail that its line carries; docs/details.md explains each.
 Read down to the end of `train`: that is all of PPO. The rest of the file is what any run needs.
