@@ -323,7 +323,7 @@ def train(args, run):
         run.save()
         (run.folder / f"torchrun-{os.environ['TORCHELASTIC_RUN_ID']}").touch()
     next_obs, _ = envs.reset(seed=args.seed + run.global_step + rank * envs.num_envs)  # [aux 2]
-    next_done = none = np.zeros(envs.num_envs, dtype=bool)  # [aux 2]
+    next_done = nobody = np.zeros(envs.num_envs, dtype=bool)  # [aux 2]
 
     for update in run.updates():
         remaining = 1.0 - (update - 1.0) / run.num_updates
@@ -347,20 +347,22 @@ def train(args, run):
                     final_obs = torch.from_numpy(np.stack(infos["final_obs"][cut])).to(device)
                     reward[cut] += args.gamma * agent(final_obs)[1].cpu().numpy()
                 rewards.append(reward.astype(np.float32))
-                end = {"_episode": none, "episode": {"r": none, "l": none}} | infos.get("final_info", {})  # [aux 2]
+                end = {"_episode": nobody, "episode": dict.fromkeys("rl", nobody)} | infos.get(
+                    "final_info", {}
+                )  # [aux 2]
                 ends.append(np.stack([end["_episode"], end["episode"]["r"], end["episode"]["l"]]))  # [aux 2]
             next_value = agent(torch.from_numpy(next_obs).to(device))[1].cpu().numpy()
 
         batch = {name: torch.stack([step[name] for step in rollout]) for name in step}  # each [M, N, ...]
         values, rewards = batch["values"], np.stack(rewards)
+        run.check_finite(rewards=gather(torch.from_numpy(rewards)))  # [aux 2] all end, or none; pixels are finite
         advantages = gae(rewards, values.cpu().numpy(), dones, next_value, next_done, args.gamma, args.gae_lambda)
         batch["returns"] = returns = torch.from_numpy(advantages).to(device) + values
         batch = {name: column.flatten(0, 1) for name, column in batch.items()}  # each [M * N, ...]
 
-        # [aux 2] what all ranks must know of all environments, [6, M, N]
-        columns = [torch.from_numpy(column).to(values) for column in (rewards, *np.stack(ends, 1))]
-        rewards, *ends, values, returns = gather(torch.stack([*columns, values, returns]))
-        run.check_finite(rewards=rewards)
+        # [aux 2] what all ranks must know of all environments, [5, M, N]
+        columns = [torch.from_numpy(column).to(values) for column in np.stack(ends, 1)]
+        *ends, values, returns = gather(torch.stack([*columns, values, returns]))
         for end, score, length in zip(*torch.stack(ends).cpu().numpy(), strict=True):
             run.log_step({"final_info": {"_episode": end, "episode": {"r": score, "l": length}}})
         advantages = (returns - values).flatten()
@@ -409,7 +411,7 @@ def every_rank(script):
         dist.init_process_group("cpu:gloo,cuda:nccl" if own_gpu else "gloo", timeout=timedelta(minutes=5))
         begun = sorted(Path(args.runs_folder).glob(f"*/torchrun-{run_id}"), key=os.path.getmtime)
         resume = begun[-1].parent if begun and run_id != "none" else args.resume  # restarted, the command is the same
-        file = [script.load_checkpoint(resume)[1] if resume and rank == 0 else None]
+        file = [script.load_checkpoint(resume)[1].resolve() if resume and rank == 0 else None]
         dist.broadcast_object_list(file)
         with tempfile.TemporaryDirectory() as folder:
             sys.argv += ["--runs-folder", folder, "--no-track"] if rank > 0 else []
