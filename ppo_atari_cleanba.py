@@ -368,7 +368,7 @@ class Actor(threading.Thread):
         """Yields ({name: [M, n, ...]}, arrays whose last axis is n, the agent's update, seconds waited for it)."""
         args, envs, device = self.args, self.envs, self.device
         next_obs, _ = envs.reset(seed=self.seed)
-        next_done = none = np.zeros(envs.num_envs, dtype=bool)
+        next_done = nobody = np.zeros(envs.num_envs, dtype=bool)
         for number in itertools.count(1):
             began = time.perf_counter()
             if number != 2 or not args.concurrency:  # [cleanba 4] the second is made before the first update is done
@@ -395,7 +395,7 @@ class Actor(threading.Thread):
                         final_obs = torch.from_numpy(np.stack(infos["final_obs"][cut])).to(device)
                         reward[cut] += args.gamma * agent(final_obs)[1].cpu().numpy()
                     rewards.append(reward.astype(np.float32))
-                    end = {"_episode": none, "episode": {"r": none, "l": none}} | infos.get("final_info", {})
+                    end = {"_episode": nobody, "episode": dict.fromkeys("rl", nobody)} | infos.get("final_info", {})
                     ends.append(np.stack([end["_episode"], end["episode"]["r"], end["episode"]["l"]]))
                 batch = {name: torch.stack([step[name] for step in rollout]) for name in step}  # each [M, n, ...]
                 next_value = agent(torch.from_numpy(next_obs).to(device))[1].cpu().numpy()  # now the batch is complete
@@ -432,9 +432,9 @@ def learn(args, run, stack):
         sys.exit(f"error: there is no --actor-device {args.actor_device}, but {', '.join(devices)}")
     actor_device = torch.device(args.actor_device or device)  # [cleanba 1]
     rank, ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)  # [aux 2]
-    if args.actor_threads < 1 or args.num_envs % (ranks * args.actor_threads):  # [cleanba 1]
-        threads = f"{ranks} ranks of {args.actor_threads} actor threads"  # [cleanba 1]
-        sys.exit(f"error: --num-envs {args.num_envs} cannot be shared equally among {threads}")  # [cleanba 1]
+    if args.actor_threads < 1 or args.num_envs % (ranks * args.actor_threads):  # [check]
+        threads = f"{ranks} ranks of {args.actor_threads} actor threads"
+        sys.exit(f"error: --num-envs {args.num_envs} cannot be shared equally among {threads}")
     n = args.num_envs // (ranks * args.actor_threads)  # [cleanba 1] environments of each thread
     envs = [make_envs(dataclasses.replace(args, num_envs=n), run.folder) for _ in range(args.actor_threads)]
     agent = Agent(envs[0], args.bf16, args.network).to(device)  # [cleanba 8]
@@ -477,15 +477,15 @@ def learn(args, run, stack):
         arrays = [np.concatenate(each, axis=-1) for each in zip(*arrays, strict=True)]  # [cleanba 3]
         rewards, dones, ends, next_value, next_done = arrays  # [cleanba 3]
         values = batch["values"]  # [cleanba 3]
+        run.check_finite(rewards=gather(torch.from_numpy(rewards)))  # [aux 2] all end, or none; pixels are finite
         advantages = gae(rewards, values.cpu().numpy(), dones, next_value, next_done, args.gamma, args.gae_lambda)
         batch["returns"] = returns = torch.from_numpy(advantages).to(device) + values
         batch = {name: column.flatten(0, 1) for name, column in batch.items()}  # each [M * N, ...]
 
-        # [aux 2] what all ranks must know of all environments, [6, M, N]; [cleanba 3] thread by thread
-        columns = [torch.from_numpy(column).to(values) for column in (rewards, *np.stack(ends, 1))]
+        # [aux 2] what all ranks must know of all environments, [5, M, N]; [cleanba 3] thread by thread
+        columns = [torch.from_numpy(column).to(values) for column in np.stack(ends, 1)]
         columns = torch.stack([*columns, values, returns]).unflatten(-1, (args.actor_threads, n))  # [cleanba 3]
-        rewards, *ends, values, returns = gather(columns).flatten(-2)  # [cleanba 3]
-        run.check_finite(rewards=rewards)
+        *ends, values, returns = gather(columns).flatten(-2)  # [cleanba 3]
         for end, score, length in zip(*torch.stack(ends).cpu().numpy(), strict=True):
             run.log_step({"final_info": {"_episode": end, "episode": {"r": score, "l": length}}})
         advantages = (returns - values).flatten()
@@ -536,7 +536,7 @@ def every_rank(script):
         dist.init_process_group("cpu:gloo,cuda:nccl" if own_gpu else "gloo", timeout=timedelta(minutes=5))
         begun = sorted(Path(args.runs_folder).glob(f"*/torchrun-{run_id}"), key=os.path.getmtime)
         resume = begun[-1].parent if begun and run_id != "none" else args.resume  # restarted, the command is the same
-        file = [script.load_checkpoint(resume)[1] if resume and rank == 0 else None]
+        file = [script.load_checkpoint(resume)[1].resolve() if resume and rank == 0 else None]
         dist.broadcast_object_list(file)
         with tempfile.TemporaryDirectory() as folder:
             sys.argv += ["--runs-folder", folder, "--no-track"] if rank > 0 else []
