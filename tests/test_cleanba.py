@@ -186,7 +186,7 @@ def fail_at(call, where="EnvPool.step", error=ZeroDivisionError("of the user's o
 def test_an_actor_that_raises_ends_the_run(call, threads, tmp_path):
     """With its traceback; in its first rollout, in the second, which waits for nothing, and later."""
     options = f"{SMALL} --save-every 1 --total-timesteps 100000 --actor-threads {threads}"
-    group = Ranks(0, options, tmp_path, lambda rank: (none_is_left(script), fail_at(call)))
+    group = Ranks(0, options, tmp_path, lambda rank: (none_is_left(script), fail_at(call)), script)
     assert group.wait(60) == [1]
     said = group.said(0)
     assert "in play\n" in said and "in fails\n" in said
@@ -205,7 +205,7 @@ def test_a_signal_stops_cleanly(speed, tmp_path):
             slow(script, *{"slow learner": ("gradient_step", 0.2), "slow actors": ("EnvPool.step", 0.05)}[speed])
 
     options = f"{SMALL} --actor-threads 2 --save-every 1 --total-timesteps"
-    group = Ranks(0, f"{options} 100000", tmp_path, change)
+    group = Ranks(0, f"{options} 100000", tmp_path, change, script)
     while not list(tmp_path.glob("runs/*/checkpoint_*.pt")):
         time.sleep(0.02)
     os.kill(group.pids[0], signal.SIGTERM)
@@ -233,7 +233,7 @@ def test_a_loss_that_is_not_finite(update, tmp_path):
         script.gradient_step.__defaults__ = (not_finite,)
         script.ppo_loss = not_finite
 
-    group = Ranks(0, f"{SMALL} --save-every 1 --total-timesteps 100000 --actor-threads 2", tmp_path, change)
+    group = Ranks(0, f"{SMALL} --save-every 1 --total-timesteps 100000 --actor-threads 2", tmp_path, change, script)
     assert group.wait(60) == [1]
     assert re.match(rf"error: NaN or inf in the .* of update {update} of runs/", group.said(0).splitlines()[-1])
     saved = [torch.load(file, weights_only=True)["update"] for file in tmp_path.glob("runs/*/checkpoint_*.pt")]
@@ -250,7 +250,7 @@ def test_a_loss_that_is_not_finite(update, tmp_path):
     ],
 )
 def test_what_cannot_work_is_one_line(options, error, tmp_path):
-    group = Ranks(0, f"{SMALL} {options}", tmp_path)
+    group = Ranks(0, f"{SMALL} {options}", tmp_path, module=script)
     assert group.wait(60) == [1]
     assert group.said(0).startswith(error) and group.said(0).count("\n") == 1
     assert not list(tmp_path.glob("runs/*"))
