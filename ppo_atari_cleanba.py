@@ -13,7 +13,7 @@ From the second update on, what trains version v of the agent was made by versio
 a run can be repeated, bit for bit. Options keep their meaning: --num-envs is of all ranks and threads together.
 
 A mark such as [core 5] names the implementation detail that its line carries; docs/details.md explains each.
-Read down to the end of `train`: that is all of PPO. The rest of the file is what any run needs.
+Read down to the end of `learn`: that is all of PPO. The rest of the file is what any run needs.
 """
 
 import contextlib

@@ -9,6 +9,7 @@ import time
 
 import pytest
 import torch
+import torch._dynamo  # which an optimizer imports: here once, and not in every forked process
 from ranks import Ranks
 from toy_envs import checkpoint, newest_run, scalars
 
