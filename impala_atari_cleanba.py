@@ -167,10 +167,10 @@ class Categorical:
     def __init__(self, logits):
         self.logits = logits.log_softmax(-1)
 
-    def sample(self, rank=0, ranks=1, generator=None):
+    def sample(self, rank=0, ranks=1, generator=None):  # [cleanba 5]
         """Actions, int64 [B]: the argmax after Gumbel noise (common/distributions.py)."""
         noise = self.logits.new_empty(ranks, *self.logits.shape)  # [aux 2] every rank draws all of it
-        noise.exponential_(generator=generator)  # [cleanba 5]
+        noise.exponential_(generator=generator)
         return (self.logits - noise.log()[rank]).argmax(-1)  # [aux 2]
 
     def log_prob(self, actions):
@@ -232,7 +232,7 @@ def impala_cnn(channels):
 class Agent(nn.Module):
     """[core 13] Policy and value from one network with two heads (value_network=None in common/policies.py)."""
 
-    def __init__(self, envs, bf16=False, network="nature"):
+    def __init__(self, envs, bf16=False, network="nature"):  # [cleanba 8]
         super().__init__()
         self.dtype = torch.bfloat16 if bf16 else torch.float32  # [speed]
         channels, actions = envs.single_observation_space.shape[-1], envs.single_action_space.n  # [atari 7] frames
@@ -456,6 +456,7 @@ def learn(args, run, stack):
     for update in run.updates():
         remaining = 1.0 - (update - 1.0) / run.num_updates
         learning_rate = args.learning_rate * (remaining if args.anneal_lr else 1.0)  # [core 4]
+        # [impala 3] there is no clip range
         for group in optimizer.param_groups:
             group["lr"] = learning_rate  # [core 4]
 
@@ -475,8 +476,8 @@ def learn(args, run, stack):
         batch["rewards"] = torch.from_numpy(rewards).to(device)  # [impala 3]
         batch["dones"] = torch.from_numpy(dones).to(device)  # [impala 3]
 
-        # [aux 2] what all ranks must know of all environments, [3, M, N]; [cleanba 3] thread by thread
-        columns = torch.from_numpy(np.stack(ends, 1)).to(device, torch.float32)  # [impala 3] no values
+        # [impala 3] what all ranks must know of all environments, [3, M, N]: no values [aux 2]; thread by thread
+        columns = torch.from_numpy(np.stack(ends, 1)).to(device, torch.float32)  # [impala 3]
         columns = columns.unflatten(-1, (args.actor_threads, n))  # [impala 3]
         for end, score, length in zip(*gather(columns).flatten(-2).cpu().numpy(), strict=True):  # [impala 3]
             run.log_step({"final_info": {"_episode": end, "episode": {"r": score, "l": length}}})
@@ -491,6 +492,7 @@ def learn(args, run, stack):
 
         # [core 12] means over the minibatches
         scalars = {f"losses/{name}": torch.stack([each[name] for each in stats]).mean() for name in stats[0]}
+        # [impala 3] there are no returns, whose variance the values might explain
         scalars["charts/policy_lag"] = update - versions[0]  # [cleanba 4]
         scalars["charts/wait_for_rollouts"], scalars["charts/wait_for_agents"] = waited, np.mean(waits)  # [cleanba 9]
         scalars["charts/wait_difference"] = waited - np.mean(waits)  # [cleanba 9] above 0: give the actors more

@@ -170,10 +170,10 @@ class Categorical:
     def __init__(self, logits):
         self.logits = logits.log_softmax(-1)
 
-    def sample(self, rank=0, ranks=1, generator=None):
+    def sample(self, rank=0, ranks=1, generator=None):  # [cleanba 5]
         """Actions, int64 [B]: the argmax after Gumbel noise (common/distributions.py)."""
         noise = self.logits.new_empty(ranks, *self.logits.shape)  # [aux 2] every rank draws all of it
-        noise.exponential_(generator=generator)  # [cleanba 5]
+        noise.exponential_(generator=generator)
         return (self.logits - noise.log()[rank]).argmax(-1)  # [aux 2]
 
     def log_prob(self, actions):
@@ -235,7 +235,7 @@ def impala_cnn(channels):
 class Agent(nn.Module):
     """[core 13] Policy and value from one network with two heads (value_network=None in common/policies.py)."""
 
-    def __init__(self, envs, bf16=False, network="nature"):
+    def __init__(self, envs, bf16=False, network="nature"):  # [cleanba 8]
         super().__init__()
         self.dtype = torch.bfloat16 if bf16 else torch.float32  # [speed]
         channels, actions = envs.single_observation_space.shape[-1], envs.single_action_space.n  # [atari 7] frames
