@@ -2,21 +2,27 @@
 
 import itertools
 import os
+import random
 import re
 import signal
+import sys
 import threading
 import time
 
+import gymnasium as gym
+import numpy as np
 import pytest
 import torch
 import torch._dynamo  # which an optimizer imports: here once, and not in every forked process
 from ranks import Ranks
 from toy_envs import checkpoint, newest_run, scalars
 
+import impala_atari_cleanba as impala
 import ppo_atari_cleanba as script
 import ppo_atari_multigpu
 
 SMALL = "--num-envs 8 --num-steps 8 --num-minibatches 2 --update-epochs 1 --threads 1"
+SIZE = "--num-envs 6 --num-steps 4 --num-minibatches 2 --threads 1 --save-every 0"
 TIMES = {"charts/SPS", "charts/wait_for_rollouts", "charts/wait_for_agents", "charts/wait_difference"}
 
 
@@ -239,6 +245,84 @@ def test_a_loss_that_is_not_finite(update, tmp_path):
     assert re.match(rf"error: NaN or inf in the .* of update {update} of runs/", group.said(0).splitlines()[-1])
     saved = [torch.load(file, weights_only=True)["update"] for file in tmp_path.glob("runs/*/checkpoint_*.pt")]
     assert max(saved, default=0) == update - 1
+
+
+class Noise:
+    """Environments of random pixels in EnvPool's place: quick, or slow by chance, and one step may raise."""
+
+    def __init__(self, args, random, fails_at):
+        self.num_envs, self.random, self.calls, self.fails_at = args.num_envs, random, 0, fails_at
+        self.single_observation_space = gym.spaces.Box(0, 255, (84, 84, 4), np.uint8)
+        self.single_action_space = gym.spaces.Discrete(2)
+
+    def reset(self, seed=None):
+        self.pixels = np.random.default_rng(seed)
+        return self.pixels.integers(256, size=(self.num_envs, 84, 84, 4), dtype=np.uint8), {}
+
+    def step(self, actions):
+        self.calls += 1
+        if self.calls == self.fails_at:
+            raise ZeroDivisionError("of the user's own code")
+        time.sleep(self.random.choice([0, 0, 0.001, 0.003]))
+        never = np.zeros(self.num_envs, dtype=bool)
+        return self.reset(self.calls)[0], np.ones(self.num_envs), never, never, {}
+
+    def close(self):
+        pass
+
+
+def ends(how, module, random):
+    """Lets a run of `module` end in that way, at some time of which `random` decides."""
+    fails_at = random.randint(1, 40) if how == "exception" else None
+    at, steps = random.randint(1, 10), itertools.count(1)
+    learner_waits = random.choice([0, 0.005, 0.03])
+    module.make_envs = lambda args, folder: Noise(args, random, fails_at)
+    step = module.gradient_step
+
+    def step_then_end(*args):
+        time.sleep(learner_waits)
+        stats = step(*args)
+        if next(steps) == at and how == "signal":
+            signal.raise_signal(signal.SIGTERM)
+        if how == "nan" and next(steps) > at:
+            stats["policy_loss"] = stats["policy_loss"] * float("nan")
+        return stats
+
+    module.gradient_step = step_then_end
+    return step
+
+
+@pytest.mark.parametrize("module", [script, impala], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("how", ["signal", "nan", "exception", "last update"])
+def test_twenty_ends_without_a_deadlock(how, module, tmp_path):
+    """Each at another time, of fast and slow actors and learners; no thread is left."""
+
+    def twenty(rank):
+        none_is_left(module)
+        module.nature_cnn = lambda channels: torch.nn.Sequential(
+            torch.nn.AvgPool2d(42), module.Flatten(), torch.nn.Linear(16, 512)
+        )
+        module.importlib.metadata.distributions = lambda: ()  # of no use here, and slow
+        for number in range(20):
+            sys.argv = [f"{module.__name__}.py", *f"{SIZE} --network nature --seed {number}".split()]
+            sys.argv += ["--total-timesteps", "320" if how == "last update" else "100000"]
+            sys.argv += ["--actor-threads", str(number % 3 + 1)] + ["--no-concurrency"] * (number % 5 == 4)
+            step, code = ends(how, module, random.Random(number)), 0
+            try:
+                module.main()
+            except SystemExit as end:
+                code = end.code if isinstance(end.code, int) else "NaN" in end.code
+            except ZeroDivisionError as error:
+                code = str(error)
+            module.gradient_step = step
+            expected = {"signal": 128 + signal.SIGTERM, "nan": True, "exception": "of the user's own code"}
+            assert code == expected.get(how, 0), (number, code)
+        print("all of them")
+        sys.exit(0)
+
+    group = Ranks(0, "", tmp_path, twenty, module)
+    assert group.wait(90) == [0], group.said(0)[-2000:]
+    assert group.said(0).splitlines()[-1] == "all of them"
 
 
 @pytest.mark.parametrize(
