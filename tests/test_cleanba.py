@@ -46,7 +46,7 @@ def run(options, folder, change=lambda: None, module=script, ranks=0):
         change()
 
     group = Ranks(ranks, options, folder, changes, module)
-    assert group.wait(60) == [0] * max(ranks, 1), group.said(0)
+    assert group.wait(240) == [0] * max(ranks, 1), group.said(0)
     return newest_run(folder)
 
 
@@ -97,8 +97,7 @@ def record(file):
     script.Agent.forward, script.gradient_step = forward_seen, step_seen
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("concurrency", [True, False])
+@pytest.mark.parametrize("concurrency, threads", [(True, 1), (True, 2), (False, 1)])
 def test_which_version_makes_what(concurrency, threads, tmp_path):
     """By the weights themselves: update u trains version u, on a rollout that version u - 1 made from its first step to
     its last; on one of version u where nothing runs at once, and in the first update."""
@@ -121,20 +120,19 @@ def test_which_version_makes_what(concurrency, threads, tmp_path):
     assert [lag for _, lag in scalars(folder)["charts/policy_lag"]] == [u - made_by for u, _, made_by in table]
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", [1, 2, 3])
 def test_speed_changes_nothing(threads, tmp_path):
-    """The same weights and log, bit for bit, with a slow learner, slow actors, and one actor slower than the other."""
-    options = f"{SMALL} --total-timesteps 512 --actor-threads {threads}"
+    """The same weights and log, bit for bit, with a slow learner, and with one actor slower than the others."""
+    options = f"{SMALL} --num-envs 6 --total-timesteps 288 --actor-threads {threads}"
     ways = {
         "as it is": lambda: None,
         "slow learner": lambda: slow(script, "gradient_step", 0.1),
-        "slow actors": lambda: slow(script, "EnvPool.step", 0.02),
         "slow last actor": lambda: slow(script, "EnvPool.step", 0.02, only=threads - 1),
     }
     runs = [run(options, tmp_path / way, change) for way, change in ways.items()]
     for other in runs[1:]:
         assert torch.equal(weights(other), weights(runs[0])) and numbers(other) == numbers(runs[0])
-    assert len(numbers(runs[0])["losses/policy_loss"]) == 8
+    assert len(numbers(runs[0])["losses/policy_loss"]) == 6
 
 
 def test_one_thread_without_concurrency_is_the_parent(tmp_path):
@@ -188,35 +186,25 @@ def fail_at(call, where="EnvPool.step", error=ZeroDivisionError("of the user's o
     setattr(owner, name, fails)
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("call", [1, 10, 60])
-def test_an_actor_that_raises_ends_the_run(call, threads, tmp_path):
-    """With its traceback; in its first rollout, in the second, which waits for nothing, and later."""
-    options = f"{SMALL} --save-every 1 --total-timesteps 100000 --actor-threads {threads}"
-    group = Ranks(0, options, tmp_path, lambda rank: (none_is_left(script), fail_at(call)), script)
-    assert group.wait(60) == [1]
+def test_an_actor_that_raises_ends_the_run(tmp_path):
+    """With its traceback; the last checkpoint is there."""
+    options = f"{SMALL} --save-every 1 --total-timesteps 100000 --actor-threads 2"
+    group = Ranks(0, options, tmp_path, lambda rank: (none_is_left(script), fail_at(60)), script)
+    assert group.wait(240) == [1]
     said = group.said(0)
     assert "in play\n" in said and "in fails\n" in said
     assert said.splitlines()[-1] == "ZeroDivisionError: of the user's own code"
-    if call == 60:  # the last whole update is there
-        assert checkpoint(newest_run(tmp_path))["update"] >= 60 // 8 // threads - 1
+    assert checkpoint(newest_run(tmp_path))["update"] >= 2
 
 
-@pytest.mark.parametrize("speed", ["as it is", "slow learner", "slow actors"])
-def test_a_signal_stops_cleanly(speed, tmp_path):
+def test_a_signal_stops_cleanly(tmp_path):
     """The update under way is finished and saved, and the run can go on."""
-
-    def change(rank):
-        none_is_left(script)
-        if speed != "as it is":
-            slow(script, *{"slow learner": ("gradient_step", 0.2), "slow actors": ("EnvPool.step", 0.05)}[speed])
-
     options = f"{SMALL} --actor-threads 2 --save-every 1 --total-timesteps"
-    group = Ranks(0, f"{options} 100000", tmp_path, change, script)
+    group = Ranks(0, f"{options} 100000", tmp_path, lambda rank: none_is_left(script), script)
     while not list(tmp_path.glob("runs/*/checkpoint_*.pt")):
         time.sleep(0.02)
     os.kill(group.pids[0], signal.SIGTERM)
-    assert group.wait(60) == [128 + signal.SIGTERM], group.said(0)
+    assert group.wait(240) == [128 + signal.SIGTERM], group.said(0)
     folder = newest_run(tmp_path)
     done = checkpoint(folder)["global_step"]
     assert group.said(0).splitlines()[-1] == f"stopped; --resume runs/{folder.name} goes on"
@@ -226,25 +214,24 @@ def test_a_signal_stops_cleanly(speed, tmp_path):
     assert lags[0] == 0 and lags[-2:] == [0, 1]  # actors begin anew
 
 
-@pytest.mark.parametrize("update", [1, 2, 4])
-def test_a_loss_that_is_not_finite(update, tmp_path):
+def test_a_loss_that_is_not_finite(tmp_path):
     def change(rank):
         none_is_left(script)
         loss, numbers = script.ppo_loss, itertools.count(1)
 
         def not_finite(*args):
             value, stats = loss(*args)
-            factor = float("nan") if next(numbers) == 2 * update else 1.0
+            factor = float("nan") if next(numbers) == 4 else 1.0
             return value * factor, {name: scalar * factor for name, scalar in stats.items()}
 
         script.gradient_step.__defaults__ = (not_finite,)
         script.ppo_loss = not_finite
 
     group = Ranks(0, f"{SMALL} --save-every 1 --total-timesteps 100000 --actor-threads 2", tmp_path, change, script)
-    assert group.wait(60) == [1]
-    assert re.match(rf"error: NaN or inf in the .* of update {update} of runs/", group.said(0).splitlines()[-1])
+    assert group.wait(240) == [1]
+    assert re.match(r"error: NaN or inf in the .* of update 2 of runs/", group.said(0).splitlines()[-1])
     saved = [torch.load(file, weights_only=True)["update"] for file in tmp_path.glob("runs/*/checkpoint_*.pt")]
-    assert max(saved, default=0) == update - 1
+    assert max(saved, default=0) == 1
 
 
 class Noise:
@@ -321,7 +308,7 @@ def test_twenty_ends_without_a_deadlock(how, module, tmp_path):
         sys.exit(0)
 
     group = Ranks(0, "", tmp_path, twenty, module)
-    assert group.wait(90) == [0], group.said(0)[-2000:]
+    assert group.wait(240) == [0], group.said(0)[-2000:]
     assert group.said(0).splitlines()[-1] == "all of them"
 
 
@@ -336,6 +323,6 @@ def test_twenty_ends_without_a_deadlock(how, module, tmp_path):
 )
 def test_what_cannot_work_is_one_line(options, error, tmp_path):
     group = Ranks(0, f"{SMALL} {options}", tmp_path, module=script)
-    assert group.wait(60) == [1]
+    assert group.wait(240) == [1]
     assert group.said(0).startswith(error) and group.said(0).count("\n") == 1
     assert not list(tmp_path.glob("runs/*"))

@@ -16,7 +16,7 @@ M, B, GAMMA = 9, 5, 0.9
 def run(options, folder, change=lambda: None, ranks=0):
     """Runs to the end, which must be a good one; returns the run's folder."""
     group = Ranks(ranks, options, folder, lambda rank: (none_is_left(script), change()), script)
-    assert group.wait(60) == [0] * max(ranks, 1), group.said(0)
+    assert group.wait(240) == [0] * max(ranks, 1), group.said(0)
     return newest_run(folder)
 
 
@@ -231,5 +231,5 @@ def test_the_default_network_is_cleanba_s(tmp_path):
 
 def test_minibatches_that_do_not_divide_the_environments(tmp_path):
     group = Ranks(0, f"{SMALL} --num-envs 6 --num-minibatches 4", tmp_path, module=script)
-    assert group.wait(60) == [1]
+    assert group.wait(240) == [1]
     assert group.said(0) == "error: --num-minibatches 4 does not divide 6 environments\n"
