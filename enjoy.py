@@ -130,7 +130,8 @@ def rebuild(script, state, folder, **options):
     try:
         args = script.Args(**state["args"] | {name: value for name, value in options.items() if name in known})
         envs = script.make_envs(args, folder)
-        agent = script.Agent(envs)
+        wanted = known & inspect.signature(script.Agent).parameters.keys() - {"bf16"}  # weights are float32
+        agent = script.Agent(envs, **{name: getattr(args, name) for name in wanted})
         agent.load_state_dict(state["parts"]["agent"])
         if "envs" in state["parts"]:
             envs.load_state_dict(state["parts"]["envs"])

@@ -18,6 +18,8 @@ EXTRAS = {
     "ppo_atari_lstm.py": ["atari"],
     "ppo_atari_envpool.py": ["envpool"],
     "ppo_atari_multigpu.py": ["envpool"],
+    "ppo_atari_cleanba.py": ["envpool"],
+    "impala_atari_cleanba.py": ["envpool"],
     "ppo_continuous_action.py": ["mujoco"],
     "ppo_procgen.py": ["procgen"],
     "ppo_multidiscrete.py": ["microrts"],

@@ -37,6 +37,8 @@ OPTIONS = {
     "ppo_atari": ATARI,
     "ppo_atari_lstm": ATARI,
     "ppo_atari_envpool": ATARI,
+    "ppo_atari_multigpu": ATARI,
+    "ppo_atari_cleanba": ATARI,
     "ppo_continuous_action": "--num-steps 128 --total-timesteps 4096 --num-minibatches 4 --update-epochs 2",
     "ppo_procgen": ATARI,
     "ppo_multidiscrete": f"{CLASSIC} --env-id toy_envs:Choices-v0",

@@ -22,7 +22,7 @@ def cells(row):
 
 def scripts_table():
     """{script: the cells of its row in the README}."""
-    rows = [line for line in README.splitlines() if re.match(r"\| \[`ppo\w*\.py`\]", line)]
+    rows = [line for line in README.splitlines() if re.match(r"\| \[`(ppo|impala)\w*\.py`\]", line)]
     return {re.search(r"(\w+)\.py", row)[1]: cells(row.replace("| |", "|  |")) for row in rows}
 
 
@@ -37,7 +37,7 @@ def page():
 def test_every_detail_has_its_row():
     """In order, with an anchor and no empty cell, of six."""
     sizes = {"core": 13, "atari": 9, "continuous": 9, "lstm": 5, "procgen": 1, "multidiscrete": 1, "selfplay": 1}
-    sizes["aux"] = 4
+    sizes |= {"aux": 4, "cleanba": 9, "impala": 6}
     assert [cells(row)[0] for row in ROWS] == [
         f'<a id="{name}-{number}"></a>{name} {number}' for name, size in sizes.items() for number in range(1, size + 1)
     ]
@@ -76,6 +76,7 @@ def test_links_to_ppo2(row):
         lines = f"L{first}" + (f"-L{last}" if last else "")
         assert url == f"https://github.com/openai/baselines/blob/ea25b9e/baselines/{path}#{lines}"
     absent = re.search(r"</a>(\w+ \d+)", row)[1] in ("selfplay 1", "aux 3", "aux 4")
+    absent = absent or re.search(r"</a>(\w+) ", row)[1] in ("cleanba", "impala")
     assert links or absent and cells(row)[3] == "none"
 
 
@@ -85,7 +86,7 @@ def test_links_to_ppo2(row):
 def test_the_table_has_every_script():
     """Its parent and details as the tests know them, the extra that it needs, a command with its own default."""
     table = scripts_table()
-    assert set(table) == {path.stem for path in ROOT.glob("ppo*.py")} == set(parents)
+    assert set(table) == {path.stem for path in (*ROOT.glob("ppo*.py"), *ROOT.glob("impala*.py"))} == set(parents)
     for name, (_, parent, own, _, _, _, _, extra, command) in table.items():
         assert parent.strip("`") == (f"{parents[name].parent}.py" if parents[name].parent else "")
         assert set(diffs.details(own)) == parents[name].marks

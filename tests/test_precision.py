@@ -8,7 +8,7 @@ import pytest
 import torch
 from golden_data import CONFIGS, load
 from test_golden import recorded_batch
-from toy_envs import ATARI, ENVPOOL, LSTM, PROCGEN, ROOT, SCRIPTS, finish, patched, start, train
+from toy_envs import ATARI, CLEANBA, ENVPOOL, LSTM, MULTIGPU, PROCGEN, ROOT, SCRIPTS, finish, patched, start, train
 
 import ppo
 
@@ -37,7 +37,9 @@ def test_compiled_equals_eager_after_50_updates():
 
 
 # the scripts that have --bf16, and ppo2's name of each one's network
-HAVE_BF16 = [(ATARI, "cnn"), (ENVPOOL, "cnn"), (LSTM, "cnn_lstm"), (PROCGEN, "impala")]
+HAVE_BF16 = [
+    *((script, "cnn") for script in (ATARI, ENVPOOL, MULTIGPU, CLEANBA)), (LSTM, "cnn_lstm"), (PROCGEN, "impala")
+]  # fmt: skip
 for_bf16 = pytest.mark.parametrize("script, network", HAVE_BF16, ids=[script.name for script, _ in HAVE_BF16])
 
 
@@ -77,7 +79,7 @@ class Made(Exception):
 @for_bf16
 @pytest.mark.parametrize("bf16", [False, True])
 def test_the_option_reaches_the_agent(script, network, bf16, tmp_path):
-    def agent(envs, asked):
+    def agent(envs, asked, *others):
         raise Made(asked)
 
     with patched((script.module, "make_envs", lambda args, folder: None), (script.module, "Agent", agent)):

@@ -5,12 +5,12 @@ import difflib
 import re
 
 import pytest
-from toy_envs import ROOT, SCRIPTS, every_text, finish, start
+from toy_envs import ROOT, SCRIPTS, TEXTS, every_text, finish, start
 
 from docs.diffs import KINDS, spoken_for
 
-parents = {script.name: script for script in SCRIPTS}
-children = [script for script in SCRIPTS if script.parent]
+parents = {script.name: script for script in TEXTS}
+children = [script for script in TEXTS if script.parent]
 every_child = pytest.mark.parametrize("script", children, ids=lambda script: script.name)
 
 
@@ -151,7 +151,10 @@ def test_a_refusal_is_no_detail(script):
 def test_every_detail_of_the_script_has_its_mark(script):
     """All of its own set and of its ancestors', below Args, each in a line that says more than the mark."""
     body = "\n".join(below_args(script))
-    assert marks(body) >= of_ancestors(script), of_ancestors(script) - marks(body)
+    expected = of_ancestors(script)
+    if script.name == "impala_atari_cleanba":  # which has another loss, optimizer and return
+        expected -= {f"core {number}" for number in (3, 5, 6, 7, 8, 9, 10)}
+    assert marks(body) >= expected, expected - marks(body)
     for line in text(script).splitlines():
         assert re.sub(r"\[\w+ \d+\]|\[(speed|check|library)\]|[\W_]", "", line) or not marks(line), f"bare: {line}"
 
@@ -159,7 +162,7 @@ def test_every_detail_of_the_script_has_its_mark(script):
 @every_text
 def test_there_are_no_other_marks(script):
     """A slip in a mark would hide it: there is no [core 14], no [core5] and no [Check]."""
-    known = {mark for each in SCRIPTS for mark in each.marks} | {"aux 1", "aux 3", *KINDS}
+    known = {mark for each in TEXTS for mark in each.marks} | {"aux 1", "aux 3", *KINDS}
     comments = "\n".join(line.partition("#")[2] for line in text(script).split("\n# ///\n")[1].splitlines())
     assert marks(text(script)) | set(re.findall(r"\[([A-Za-z]{2}\w*(?: \d+)?)\]", comments)) <= known
 
@@ -169,7 +172,7 @@ def test_a_definition_that_no_detail_changes_is_the_same(script):
     """Byte for byte. One that differs, or is new, carries a mark of the script's own."""
     before, after = definitions(parents[script.parent]), definitions(script)
     same = [name for name in before if after.get(name) == before[name]]
-    assert {"gae", "layer_init"} <= set(same)
+    assert {"layer_init", *(["gae"] if "gae" in after else [])} <= set(same)
     for name in after.keys() - same - {"Args"}:
         assert marks(after[name]) & (script.marks | {*KINDS}), f"{name} differs without a mark"
 
@@ -187,20 +190,21 @@ def test_the_plumbing_is_the_same_everywhere(script):
 def test_the_parts_come_in_one_order(script):
     """A reader who knows PPO may stop after `train`: only plumbing follows."""
     source = text(script)
+    names = re.findall(r"^(?:def|class) (\w+)", source, re.MULTILINE)
+    first, loss = ("vtrace", "impala_loss") if script.name == "impala_atari_cleanba" else ("gae", "ppo_loss")
     places = [
         source.index(part)
         for part in (
             "# /// script\n", '\n"""', "\nimport ", "\nclass Args:", "\ndef make_envs(", "\n    def log_prob(",
-            "\ndef layer_init", "\nclass Agent(", "\ndef gae(", "\ndef ppo_loss(", "\ndef gradient_step(",
+            "\ndef layer_init", "\nclass Agent(", f"\ndef {first}(", f"\ndef {loss}(", "\ndef gradient_step(",
             "\ndef train(args, run)", "\n# That was PPO.", "\ndef one_line(",
         )
     ]  # fmt: skip
-    assert [*places, source.rindex("\nif __name__")] == sorted([*places, source.rindex("\nif __name__")])
-    assert places[0] == 0
-    names = re.findall(r"^(?:def|class) (\w+)", source, re.MULTILINE)
-    processes = {"gather", "sum_over_ranks", "every_rank"} if script.name == "ppo_atari_multigpu" else set()
-    parts = [name for name in names[names.index("gae") : names.index("one_line")] if name not in processes]
-    assert parts == ["gae", "ppo_loss", "gradient_step", "train"]
+    places.append(source.rindex("\nif __name__"))
+    assert places == sorted(places) and places[0] == 0
+    processes = {"gather", "sum_over_ranks", "every_rank", "Actor", "learn"}  # of the scripts that have several
+    parts = [name for name in names[names.index(first) : names.index("one_line")] if name not in processes]
+    assert parts == [first, loss, "gradient_step", "train"]
 
 
 @every_text

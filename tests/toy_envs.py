@@ -122,7 +122,11 @@ MULTIDISCRETE = Script("ppo_multidiscrete", "ppo_shared", {"multidiscrete 1"}, *
 MASK = MULTIDISCRETE._replace(name="ppo_multidiscrete_mask", parent="ppo_multidiscrete", marks={"aux 4"})
 MULTIGPU = ENVPOOL._replace(name="ppo_atari_multigpu", parent="ppo_atari_envpool", marks={"aux 2"})
 SCRIPTS = [PPO, SHARED, ATARI, LSTM, ENVPOOL, MULTIGPU, CONTINUOUS, PROCGEN, MULTIDISCRETE, MASK]
-every_script = every_text = pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
+CLEANBA = MULTIGPU._replace(name="ppo_atari_cleanba", parent="ppo_atari_multigpu", marks=details("cleanba", 9))
+IMPALA = CLEANBA._replace(name="impala_atari_cleanba", parent="ppo_atari_cleanba", marks=details("impala", 6))
+TEXTS = [*SCRIPTS, CLEANBA, IMPALA]  # the last two have tests of their own of how they run
+every_script = pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
+every_text = pytest.mark.parametrize("script", TEXTS, ids=lambda script: script.name)
 
 
 class Toy(gym.Env):
