@@ -302,7 +302,8 @@ def test_the_readme_has_the_scores_of_the_results():
     experiments = report.experiments_of(report.load(ROOT / "benchmark" / "results"))
     assert len(experiments) >= 8
     assert report.put_into_readme(text, report.readme_table(experiments)) == text
-    [breakout] = [one for one in experiments if one.script == "ppo_atari" and "Breakout" in one.env_id]
+    breakouts = [one for one in experiments if one.script == "ppo_atari" and "Breakout" in one.env_id]
+    [breakout] = [one for one in breakouts if "--bf16" not in one.name]  # the run that the README tells of
     first = breakout.ours[0]
     means = report.last_100(first.episodes, "return")
     sentence = r"at (\S+) after its first 100 games, at (\S+) after ([\d,]+) steps and at (\S+) after ([\d,]+)\."
