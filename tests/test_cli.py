@@ -143,7 +143,7 @@ def test_resume_with_another_environment(tmp_path, capfd):
     assert "Acrobot-v1" in one_line(capfd, end)
     with pytest.raises(SystemExit) as end:
         train(ppo, f"--resume {run} --seed 2", tmp_path)
-    assert "('CartPole-v1', 2)" in one_line(capfd, end)
+    assert "['CartPole-v1', 2, 'ppo']" in one_line(capfd, end)
 
 
 @every_script
@@ -167,7 +167,7 @@ def test_a_package_for_an_option_is_missing(script, flag, package, tmp_path, cap
     for module in [name for name in sys.modules if name.startswith(f"{package}.")]:
         monkeypatch.setitem(sys.modules, module, None)
     said = refusal(script, f"{script.quick} {flag}", tmp_path, capfd)
-    films = script.name not in ("ppo_atari_envpool", "ppo_procgen")
+    films = script.name not in ("ppo_atari_envpool", "ppo_atari_multigpu", "ppo_procgen")
     assert package in said and "pip install" in said if films or flag == "--track" else "film" in said
 
 
