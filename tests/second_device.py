@@ -11,10 +11,10 @@ import sys
 from types import SimpleNamespace
 
 import torch
-from toy_envs import patched
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+from toy_envs import patched
 
 _setup_privateuseone_for_python_backend("second")  # once in a process
 DEVICE = torch.device("second")

@@ -9,8 +9,20 @@ import pytest
 import torch
 from second_device import simulated
 from toy_envs import (
-    ATARI, CLEANBA, IMPALA, LSTM, MASK, MULTIGPU, PPO, ROOT, SHARED, Counting, checkpoint, every_text,
-    put_in_place_of_games, train,
+    ATARI,
+    CLEANBA,
+    IMPALA,
+    LSTM,
+    MASK,
+    MULTIGPU,
+    PPO,
+    ROOT,
+    SHARED,
+    Counting,
+    checkpoint,
+    every_text,
+    put_in_place_of_games,
+    train,
 )  # fmt: skip
 
 ENDS = [(3, "truncated"), (5, "terminated"), (4, "both")]
@@ -109,7 +121,7 @@ MISTAKES = {
     "done": (LSTM, "torch.from_numpy(next_done).to(device)", "torch.from_numpy(next_done)", TWO),
     "masks": (MASK, "action_masks(envs, infos).to(device)", "action_masks(envs, infos)", TWO),
     "generator": (CLEANBA, "torch.Generator(actor_device)", "torch.Generator()", "a generator of another device"),
-    "autocast": (ATARI, "torch.autocast(device.type, enabled", 'torch.autocast("cpu", enabled', "autocast of another device"),
+    "autocast": (ATARI, "autocast(device.type, enabled", 'autocast("cpu", enabled', "autocast of another device"),
     "item": (PPO, STEP, f"{STEP}; stats[-1]['approx_kl'].item()", None),
     "branch": (PPO, STEP, f"{STEP}; assert stats[-1]['approx_kl'] < 100", None),
     "rewards": (PPO, "rewards.append(reward", "value.cpu(); rewards.append(reward", None),
