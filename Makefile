@@ -18,6 +18,10 @@ lint: .venv/dev.stamp
 speed: .venv/atari,envpool,mujoco.stamp
 	$(BIN)/python benchmark/speed $(ARGS)
 
+# On a machine with a GPU: the golden tests, every script, its speed and memory there; build/gpu-check.md
+gpu-check: .venv/atari,envpool,microrts,mujoco,procgen,dev.stamp
+	$(BIN)/python benchmark/gpu_check.py $(ARGS)
+
 # benchmark/report.html, the README's scores and its picture, from benchmark/results
 report: .venv/benchmark,dev.stamp
 	$(BIN)/python benchmark/report.py --readme
@@ -65,4 +69,4 @@ lock:
 clean:
 	rm -rf .venv .venv-sb3 build ppo.egg-info .pytest_cache .ruff_cache __pycache__ tests/__pycache__
 
-.PHONY: atari test lint speed report compare benchmark-small diffs recipes ablation lock clean
+.PHONY: atari test lint speed gpu-check report compare benchmark-small diffs recipes ablation lock clean

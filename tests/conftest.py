@@ -22,6 +22,17 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: item.path.name not in FORKING)
 
 
+def pytest_addoption(parser):
+    parser.addoption("--device", default="cpu", help="where test_golden.py computes what it compares with ppo2")
+
+
+@pytest.fixture
+def device(request):
+    """The device that --device names; no product is rounded there, as none is in a run."""
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    return torch.device(request.config.getoption("--device"))
+
+
 CUDA_BUILD = """
 import torch
 torch.__version__ = torch.version.__version__ = torch.torch_version.TorchVersion("2.13.0+cu130")
