@@ -111,7 +111,7 @@ def test_a_limit_of_the_divergence_is_looked_at_once_an_epoch(tmp_path, monkeypa
 
 
 TWO = "tensors of two devices"
-STEP = "stats.append(gradient_step(agent, optimizer, minibatch, clip_coef, args, loss_function))"
+STEP = "stats.append(gradient_step(agent, optimizer, minibatch, clip_coef, args, gradient))"
 MISTAKES = {
     "forward": (SHARED, "hidden = self.trunk(obs.float())", "hidden = self.trunk(obs.float()) + torch.zeros(64)", TWO),
     "loss": (PPO, "args.vf_coef * value_loss", "torch.tensor(args.vf_coef) * value_loss", TWO),
