@@ -364,8 +364,8 @@ def test_a_checkpoint_that_does_not_fit(tmp_path, capsys):
     assert "the part coefficient" in said(run, lambda _, *rest: with_part(Coefficient(1.0), *rest))
     assert "the part coefficient" in said(extra)
     assert "unexpected keyword argument 'kl_coef'" in said(run, kl_coef=0.5)
-    assert "The field `learning_rate` is annotated with type" in said(run, learning_rate="fast")
-    assert "['num_envs'] are unknown, or of another type" in said(run, num_envs=[2, 2])
+    assert "the default value `fast` has type" in said(run, learning_rate="fast")
+    assert "the default value `[2, 2]` has type" in said(run, num_envs=[2, 2])
 
     class Wider(ppo.module.Agent):
         def __init__(self, envs):
