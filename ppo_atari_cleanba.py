@@ -3,7 +3,7 @@
 # dependencies = [
 #   "filelock>=3.20", "gymnasium>=1.4", "numpy>=2.0", "tensorboard>=2.20", "torch>=2.13,<2.16", "tqdm>=4.67",
 #   "tyro>=1.0",
-#   "envpool>=1.2,<1.3",
+#   "envpool>=1.2,<1.2.6",
 # ]
 # ///
 """PPO for Atari games with actors beside the learner, as in Cleanba: during an update the next one's rollout is made.
