@@ -8,7 +8,8 @@ milliseconds of a file operation of the run: opening, writing, renaming, deletin
 is resumed (now and then its newest checkpoint is damaged before), killed again, and so on, until it gets through. Then
 its log must have every point once, its schedule be that of the undisturbed run, its checkpoints be whole, and nothing
 else lie about. With --stops each signal that asks a run to end comes at so many moments: the run must save and end with
-that signal's status, its log where its checkpoint is. Processes are forked when the libraries are loaded: nothing is written before that.
+that signal's status, its log where its checkpoint is. Processes are forked when the libraries are loaded: nothing is
+written before that.
 """
 
 import collections
