@@ -136,7 +136,7 @@ def damaged_checkpoint(module, whole, state, folder, chance):
     return ("clear" if same(loaded, state) else "altered"), file
 
 
-NUMBERS = "-1 0 1 2 3 7 200 1e20 -1e20 99999999999999999999 nan inf -inf 1e-300 0.5 1.5".split()
+NUMBERS = tuple("-1 0 1 2 3 7 200 1e20 -1e20 99999999999999999999 nan inf -inf 1e-300 0.5 1.5".split())
 WORDS = (*"x None True ../.. a/b : :: :CartPole-v1 ..x:F-v0 CartPole-v1 é漢 - %s".split(), "", " ")
 
 
