@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from itertools import takewhile
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 README, DETAILS = ROOT / "README.md", ROOT / "docs/details.md"
@@ -26,7 +27,7 @@ KIND_ROW = re.compile(r'^- <a id="\w+"></a>`\[(\w+)\]`: (.*)$', re.MULTILINE)
 DETAIL_ROW = re.compile(
     r'^(\| <a id="[\w-]+"></a>(\w+ \d+) \| (.*?) \| )(.*?)( \| (.*?) \| (.*?) \|)$', re.MULTILINE
 )
-COMPARISON = re.compile(r"^- \*\*(\w+ \d+)\*\*: (.*(?:\n  .*)*)", re.MULTILINE)
+REASON = re.compile(r"^- \*\*(\w+ \d+)\*\*: (.*(?:\n  .*)*)", re.MULTILINE)
 
 
 def lines(name):
@@ -40,10 +41,19 @@ def details(text):
     return [f"{name} {number}" for name, first, last in found for number in range(int(first), int(last or first) + 1)]
 
 
+class Script(NamedTuple):
+    """A row of the README's table: `adds` is "atari 1-9" as it stands there, `own` the list of these details."""
+
+    parent: str  # "" of the first
+    own: list
+    adds: str
+    trains_on: str
+
+
 def scripts():
-    """{name: (parent's name or "", [its own details], what it trains on)}, from the README's table."""
+    """{name: Script}, from the README's table."""
     rows = re.findall(SCRIPT_ROW.format(r"\w+"), README.read_text(), re.MULTILINE)
-    return {name: (parent, details(own), trains_on) for _, name, trains_on, own, parent in rows}
+    return {name: Script(parent, details(adds), adds, trains_on) for _, name, trains_on, adds, parent in rows}
 
 
 def claims():
@@ -52,9 +62,10 @@ def claims():
     return {row[1]: row[2] for row in DETAIL_ROW.findall(text)} | dict(KIND_ROW.findall(text))
 
 
-def comparisons():
-    """{mark: how ours compares with ppo2 and the usual ports}, from the lists below the tables of docs/details.md."""
-    return {mark: " ".join(said.split()) for mark, said in COMPARISON.findall(DETAILS.read_text())}
+def reasons():
+    """{mark: (why the detail is there, how ours compares with ppo2 and the usual ports)}, from docs/details.md."""
+    found = {mark: " ".join(said.split()) for mark, said in REASON.findall(DETAILS.read_text())}
+    return {mark: (*said.split(" *Compared*: "), "the same")[:2] for mark, said in found.items()}
 
 
 def marked_definitions(name, mark):
@@ -73,7 +84,7 @@ def with_links(text):
     table = scripts()
 
     def links(mark):
-        owners = [name for name, (_, own, _) in table.items() if mark in own] or list(table)[:1]
+        owners = [name for name, script in table.items() if mark in script.own] or list(table)[:1]
         found = {name: marked_definitions(name, mark).items() for name in owners}
         return "<br>".join(
             f"{name}: " + ", ".join(f"[{definition}](../{name}.py#L{n})" for definition, n in places)
@@ -142,7 +153,7 @@ def size(name, parent, own):
 
 def all_sizes():
     """{name: its `size`} of every script that has a parent."""
-    return {name: size(name, parent, own) for name, (parent, own, _) in scripts().items() if parent}
+    return {name: size(name, script.parent, script.own) for name, script in scripts().items() if script.parent}
 
 
 def with_sizes(text):
@@ -158,8 +169,8 @@ def with_diffs_and_scores(text):
     """README.md with the diff's size and the first score in each script's row."""
     scores = {name: f"{env_id}, {steps}: {score}" for name, env_id, steps, score in reversed(SCORE_ROW.findall(text))}
     sizes = all_sizes()
-    for name, (parent, _, _) in scripts().items():
-        diff = f"`{parent}.py`<br>+{sizes[name]['+']} -{sizes[name]['-']}" if parent else ""
+    for name, script in scripts().items():
+        diff = f"`{script.parent}.py`<br>+{sizes[name]['+']} -{sizes[name]['-']}" if script.parent else ""
         row = rf"\g<1> {diff} | {scores.get(name, 'no long run yet')} |"
         text = re.sub(SCRIPT_ROW.format(name), row, text, flags=re.MULTILINE)
     return text
