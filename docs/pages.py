@@ -1,15 +1,16 @@
 """Writes everything there is to read as pages that need no network: site/index.html is where to start.
 
-    python docs/pages.py                (--output elsewhere)
+    python -m docs.pages
 
 A page for each script, with the details beside its lines; the diffs of the scripts to their parents; the recipes; and
 every text of the repository. All of it comes from the scripts, their marks, docs/details.md and recipes/.
 """
 
-import argparse
 import difflib
 import re
 import shutil
+import subprocess
+import sys
 from functools import cache
 from html import escape, unescape
 from pathlib import Path
@@ -38,6 +39,15 @@ TEMPLATES = jinja2.Environment(
     autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,
 )  # fmt: skip
 
+
+
+
+def slug(mark):
+    """The anchor of a mark, core-5 of "core 5"."""
+    return mark.replace(" ", "-")
+
+
+TEMPLATES.filters["slug"] = slug
 
 # texts
 
@@ -93,11 +103,6 @@ def text_page(file):
 
 
 # details
-
-
-def slug(mark):
-    """The anchor of a mark, core-5 of "core 5"."""
-    return mark.replace(" ", "-")
 
 
 @cache
@@ -164,6 +169,9 @@ def diff_rows(name, script):
     html = difflib.HtmlDiff().make_table(before, after, context=True, numlines=CONTEXT).replace("&nbsp;", " ")
     rows, change = [], []
 
+    def shown(row):
+        return row[1], Markup(linked_marks(row[2])), row[3], Markup(linked_marks(row[4]))
+
     def close():
         """Ends a change: its title names the details that it is about."""
         numbers = [int(row[3]) for row in change if row[3]]
@@ -172,7 +180,7 @@ def diff_rows(name, script):
         own = [mark for mark in marks if mark in script.own or mark in KINDS]
         if marks and min(numbers) > args:
             rows.append(("title", own, [mark for mark in marks if mark not in own]))
-        rows.extend(("line", row[1], row[2], row[3], row[4], True) for row in change)
+        rows.extend(("line", *shown(row), True) for row in change)
         change.clear()
 
     for row in DIFF_ROW.finditer(html):
@@ -182,7 +190,7 @@ def diff_rows(name, script):
         if differs:
             change.append(row)
         else:
-            rows.append(("gap",) if row[0] == "</tbody>" else ("line", row[1], row[2], row[3], row[4], False))
+            rows.append(("gap",) if row[0] == "</tbody>" else ("line", *shown(row), False))
     return rows[:-1]
 
 
@@ -212,29 +220,39 @@ def family(indented):
 # all
 
 
+def first_notes(blocks):
+    """{mark: the anchor of its first note}."""
+    found = {}
+    for block in blocks:
+        found |= {mark: f"L{block['first']}-{slug(mark)}" for mark in block["marks"] if mark not in found}
+    return found
+
+
 def write(output):
-    """Writes the site into a folder, which is emptied first if there is one."""
-    shutil.rmtree(output, ignore_errors=True)
-    output.mkdir(parents=True)
-    table, sizes = diffs.scripts(), diffs.all_sizes()
-    common = {"scripts": table, "sizes": sizes, "details": details(), "slug": slug, "inline": inline, "kinds": KINDS}
+    """Writes the site into a folder, which is made if it is not there."""
+    output.mkdir(parents=True, exist_ok=True)
+    table = diffs.scripts()
+    blocks = {name: script_blocks(name, script.parent) for name, script in table.items()}
+    common = {
+        "scripts": table, "sizes": diffs.all_sizes(), "details": details(), "inline": inline, "kinds": KINDS,
+        "firsts": {name: first_notes(found) for name, found in blocks.items()},
+    }  # fmt: skip
 
     def page(file, template, title, **values):
-        values |= {"title": title, "file": file}
-        (output / file).write_text(TEMPLATES.get_template(f"{template}.html").render(**common, **values))
+        html = TEMPLATES.get_template(f"{template}.html").render(**common, **values, title=title, file=file)
+        (output / file).write_text(html)
 
-    lengths = {name: len(diffs.lines(name)) for name in table}
-    places = {"columns": family(False), "indented": family(True)}
-    page("index.html", "start", "PPO, one file per kind of task", places=places, lengths=lengths, texts=texts())
+    titles = {file: re.match(r"# (.*)", file.read_text())[1] for file in texts()}
+    page(
+        "index.html", "start", titles[diffs.README], texts=texts(), titles=titles,
+        places={"columns": family(False), "indented": family(True)},
+        lengths={name: len(diffs.lines(name)) for name in table},
+    )  # fmt: skip
     for name, script in table.items():
-        blocks, first = script_blocks(name, script.parent), {}
-        for block in blocks:
-            first |= {mark: block["first"] for mark in block["marks"] if mark not in first}
-        about = "\n".join(diffs.lines(name)).split('"""')[1].split("\n")[0]
-        children = [child for child, other in table.items() if other.parent == name]
         page(
-            f"{name}.html", "script", f"{name}.py", name=name, script=script, about=about, blocks=blocks, first=first,
-            children=children, definitions=definitions(name),
+            f"{name}.html", "script", f"{name}.py", name=name, script=script, blocks=blocks[name],
+            about="\n".join(diffs.lines(name)).split('"""')[1].split("\n")[0], definitions=definitions(name),
+            children=[child for child, other in table.items() if other.parent == name],
         )  # fmt: skip
     rows = {name: diff_rows(name, script) for name, script in table.items() if script.parent}
     page("diffs.html", "diffs", "The diffs of the scripts", rows=rows)
@@ -244,22 +262,20 @@ def write(output):
             for recipe in recipes()
             if file.parent == recipe.file.parents[1]
         ]
-        title = re.match(r"# (.*)", file.read_text())
-        page(name, "text", title[1] if title else file.stem, text=text_page(file), recipes=shown)
+        page(name, "text", titles[file], text=text_page(file), recipes=shown)
     light, dark = (HtmlFormatter(style=style).get_style_defs("pre") for style in ("default", "github-dark"))
     style = Path(__file__).with_name("templates").joinpath("style.css").read_text()
     (output / "style.css").write_text(f"{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}\n{style}")
-    for picture in sorted({path.name for path in ROOT.glob("docs/*.svg")}):
-        shutil.copy(ROOT / "docs" / picture, output)
+    for picture in ROOT.glob("docs/*.svg"):
+        shutil.copy(picture, output)
+    subprocess.run([sys.executable, "benchmark/report.py", "--output", output / "report.html"], cwd=ROOT, check=True)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--output", type=Path, default=OUTPUT)
-    output = parser.parse_args().output
-    write(output)
-    size = sum(file.stat().st_size for file in output.iterdir())
-    print(f"{output / 'index.html'}: {size / 1e6:.1f} MB, open it in a browser")
+    shutil.rmtree(OUTPUT, ignore_errors=True)
+    write(OUTPUT)
+    size = sum(file.stat().st_size for file in OUTPUT.iterdir())
+    print(f"{OUTPUT / 'index.html'}: {size / 1e6:.1f} MB in all, open it in a browser")
 
 
 if __name__ == "__main__":
