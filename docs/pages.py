@@ -34,6 +34,7 @@ DIFF_ROW = re.compile(
     r'<tr>.*?<td class="diff_header"(?: id="\w+_(\d+)")?>\d*</td><td nowrap="nowrap">(.*?)</td>'
     r'.*?<td class="diff_header"(?: id="\w+_(\d+)")?>\d*</td><td nowrap="nowrap">(.*?)</td></tr>|</tbody>'
 )
+WHOLE = re.compile(r'^<span class="diff_\w+">((?:(?!</?span).)*)</span>$')  # a line that is new as a whole
 TEMPLATES = jinja2.Environment(
     loader=jinja2.FileSystemLoader(Path(__file__).with_name("templates")),
     autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,
@@ -170,7 +171,8 @@ def diff_rows(name, script):
     rows, change = [], []
 
     def shown(row):
-        return row[1], Markup(linked_marks(row[2])), row[3], Markup(linked_marks(row[4]))
+        before, after = (Markup(linked_marks(WHOLE.sub(r"\1", html))) for html in (row[2], row[4]))
+        return row[1], before, row[3], after
 
     def close():
         """Ends a change: its title names the details that it is about."""

@@ -1,16 +1,22 @@
-"""docs/details.md, the README's table of scripts and the page of diffs say what the scripts are."""
+"""docs/details.md, the README's table of scripts and the site say what the scripts are."""
 
 import importlib
 import re
+import shutil
+import subprocess
+import sys
+from html import unescape
+from html.parser import HTMLParser
 
 import pytest
 from dependencies import EXTRAS
 from test_scripts import children, every_child, parents, text
-from toy_envs import ROOT, SCRIPTS, TEXTS
+from toy_envs import ROOT, SCRIPTS, TEXTS, every_text
 
-from docs import diffs
+from docs import diffs, pages
+from recipes.__main__ import recipes
 
-DETAILS, README = diffs.DETAILS.read_text(), diffs.README.read_text()
+DETAILS, README, ALL_RECIPES = diffs.DETAILS.read_text(), diffs.README.read_text(), recipes()
 ROWS = [line for line in DETAILS.splitlines() if line.startswith("| <a id=")]
 every_row = pytest.mark.parametrize("row", ROWS, ids=lambda row: re.search(r"</a>(\w+ \d+)", row)[1].replace(" ", "_"))
 
@@ -48,7 +54,8 @@ def test_every_detail_has_its_reason():
     found = diffs.reasons()
     assert list(found) == re.findall(r"^- \*\*(\w+ \d+)\*\*", DETAILS, re.MULTILINE)
     assert list(found) == [mark for mark in diffs.claims() if mark not in diffs.KINDS]
-    assert all(why.endswith(".") and compared and "*Compared*" not in why + compared for why, compared in found.values())
+    assert all(why.endswith(".") and compared for why, compared in found.values())
+    assert "*Compared*" not in str(found)
     assert found["core 7"][1].startswith("by the population's") and found["core 7"][1].endswith("stored advantages")
     assert found["core 8"][1] == "the same"
 
@@ -171,3 +178,165 @@ def test_size_of_all_diffs():
 def test_the_recipes_that_the_readme_names_are_there():
     named = re.findall(r"recipes/\w+/[\w-]+\.diff", README)
     assert len(named) >= 2 and all((ROOT / name).exists() for name in named)
+
+
+# the site
+
+
+class Page(HTMLParser):
+    """What a page has: ids, the links that a reader may click, and what it loads."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.ids, self.links, self.loads = set(), [], []
+        self.feed(html)
+
+    def handle_starttag(self, tag, attributes):
+        values = dict(attributes)
+        self.ids |= {values[key] for key in ("id", "name") if key in values}
+        found = [values[key] for key in ("href", "xlink:href", "src", "srcset", "data", "poster") if values.get(key)]
+        (self.links if tag == "a" else self.loads).extend(found)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """{file's name: text} of the site, written in a tree with nothing but what git has."""
+    tree = tmp_path_factory.mktemp("clean") / "tree"
+    ignored = shutil.ignore_patterns(".git", *(ROOT / ".gitignore").read_text().replace("/\n", "\n").split())
+    shutil.copytree(ROOT, tree, ignore=ignored)
+    subprocess.run([sys.executable, "-m", "docs.pages"], cwd=tree, check=True, capture_output=True)
+    assert sum(file.stat().st_size for file in (tree / "site").iterdir()) < 15e6
+    return {file.name: file.read_text() for file in (tree / "site").iterdir()}
+
+
+@pytest.fixture(scope="module")
+def web(site):
+    return {name: Page(text) for name, text in site.items() if name.endswith(".html")}
+
+
+def plain(html):
+    return unescape(re.sub(r"<[^>]*>", "", html))
+
+
+def test_every_page_is_there(site):
+    texts = ["details", "recipes", "readme", "scale", "speed", "benchmark"]
+    expected = {f"{name}.html" for name in [*parents, *texts, "index", "diffs", "report"]}
+    assert expected <= site.keys()
+    assert {name for name, text in site.items() if not text.strip()} == set()
+
+
+def test_the_site_needs_no_network(site, web):
+    """What a page loads is beside it; the style loads nothing."""
+    for name, page in web.items():
+        assert all(load in site or load.startswith("data:") for load in page.loads), name
+        assert page.loads or name == "report.html"
+    assert not re.search(r"url\(|@import", site["style.css"])
+
+
+def test_links_on_the_site_lead_somewhere(web):
+    """From every page to every other but by the internet: the page is there, and the place on it."""
+    broken, led = [], set()
+    for name, page in web.items():
+        for link in page.links:
+            file, _, place = link.partition("#")
+            if not re.match("https://", link):
+                led.add(file)
+                target = web.get(file or name)
+                if target is None or place and place not in target.ids:
+                    broken.append(f"{name}: {link}")
+    assert broken == [] and led - {""} == set(web)
+
+
+@every_text
+def test_a_page_shows_the_whole_script(site, script):
+    lines = re.findall(r'<span class="line[^"]*" id="L(\d+)" data-n="\1">(.*?)\n</span>', site[f"{script.name}.html"])
+    assert [plain(html) for _, html in lines] == text(script).splitlines()
+    assert [int(number) for number, _ in lines] == list(range(1, len(lines) + 1))
+
+
+def notes(site, name):
+    """{(line, mark's anchor): the text of the note} of a script's page."""
+    found = re.findall(r'<div class="notes">(.*?)</div>\n<pre>', site[f"{name}.html"], re.DOTALL)
+    pieces = [piece for block in found for piece in re.split(r'(?=<details class="note"|<p class="note)', block)[1:]]
+    places = (re.search(r'id="L(\d+)-([\w-]+)"', piece) for piece in pieces)
+    said = (" ".join(plain(piece).split()) for piece in pieces)
+    return {(int(place[1]), place[2]): each for place, each in zip(places, said, strict=True)}
+
+
+def words(markdown):
+    """A cell of docs/details.md as it is read."""
+    return plain(re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", markdown.replace("`", "").replace("<br>", " ")))
+
+
+@every_text
+def test_every_marked_line_has_its_notes(site, script):
+    """Each with the claim; of a detail also why, where in ppo2, what studies found, how ours compares, and what each
+    recipe that takes it out says and did."""
+    lines, found = text(script).splitlines(), notes(site, script.name)
+    start = next(n for n, line in enumerate(lines, 1) if re.match("class|def", line))
+    marked = [(n, mark) for n, line in enumerate(lines, 1) if n > start for mark in diffs.MARK.findall(line)]
+    assert found.keys() == {(n, mark.replace(" ", "-")) for n, mark in marked} and len(found) > 20
+    rows = {row[2]: row for row in diffs.DETAIL_ROW.finditer(DETAILS)}
+    for n, mark in marked:
+        note = found[n, mark.replace(" ", "-")]
+        assert words(diffs.claims()[mark]) in note
+        for said in (*diffs.reasons().get(mark, ()), *(rows[mark][6], rows[mark][7]) * (mark in rows)):
+            assert words(said) in note
+        for recipe in ALL_RECIPES:
+            if re.fullmatch(rf"without/{mark.replace(' ', '-')}(-[a-z-]+)?", recipe.name):
+                assert recipe.header["what"] in note and recipe.header["why"] in note
+                assert recipe.header.get("measured effect", "not measured yet") in note
+
+
+def test_what_a_page_shows_of_its_family(site):
+    """Links to the parent, to the diff, to each child; bars at what is new."""
+    for script in TEXTS:
+        html = site[f"{script.name}.html"]
+        for other in [script.parent, *(child.name for child in TEXTS if child.parent == script.name)]:
+            assert other is None or f'href="{other}.html"' in html
+        assert (f'href="diffs.html#{script.name}"' in html) == bool(script.parent)
+        [row] = [row for row in sizes_table() if row["script"] == f"{script.name}.py"] or [{"added": "0"}]
+        assert html.count('<span class="line new"') == int(row["added"])
+
+
+def test_the_picture_of_the_family(site):
+    """Every script in a place of its own, right of its parent or below it, and leading to its page."""
+    for indented in (False, True):
+        places = pages.family(indented)
+        assert places.keys() == parents.keys() and len(set(places.values())) == len(places)
+        for script in children:
+            (column, row), (of_parent, above) = places[script.name], places[script.parent]
+            assert column == of_parent + 1 and (row > above if indented else row >= above)
+    pictures = re.findall(r"<svg.*?</svg>", site["index.html"], re.DOTALL)
+    assert [picture.count("<path") for picture in pictures] == [len(children)] * 2
+    assert all(f'href="{name}.html"' in picture for name in parents for picture in pictures)
+
+
+def section(site, script):
+    return re.search(rf'<section id="{script.name}">.*?</section>', site["diffs.html"], re.DOTALL)[0]
+
+
+@every_child
+def test_the_diffs_are_whole(site, script):
+    """All changed lines, in order, on their sides; what is not shown as changed is the same in both."""
+    rest = []
+    for css, lines in (("removed", text(parents[script.parent])), ("added", text(script))):
+        lines = lines.splitlines()
+        found = re.findall(rf'<td class="n">(\d+)</td><td class="{css}">(.*?)</td>', section(site, script))
+        numbers = [int(number) for number, _ in found]
+        assert numbers == sorted(set(numbers))
+        assert [plain(html).rstrip() for _, html in found] == [lines[number - 1] for number in numbers]
+        rest.append([line for number, line in enumerate(lines, 1) if number not in numbers])
+    assert rest[0] == rest[1]
+
+
+@every_child
+def test_the_diffs_name_the_details(site, script):
+    """At the top all of the script's own, each with its claim; above every change below Args that adds something at
+    least one of them, or what it is instead."""
+    shown, claims = section(site, script), diffs.claims()
+    expected = [f"[{mark}] {words(claims[mark])}" for mark in diffs.scripts()[script.name].own]
+    assert [plain(item).strip() for item in re.findall(r"<li>(.*?)</li>", shown)] == expected
+    titles = [diffs.MARK.findall(plain(row)) for row in re.findall(r'<tr class="title">.*?</tr>', shown, re.DOTALL)]
+    assert all(set(title) & (script.marks | {*diffs.KINDS}) for title in titles)
+    assert set(sum(titles, [])) >= script.marks
