@@ -90,8 +90,9 @@ def rendered(text, file):
 
 
 def inline(text):
-    """A cell of docs/details.md as HTML."""
-    return Markup(rendered(text, DETAILS).removeprefix("<p>").removesuffix("</p>"))
+    """A cell of docs/details.md as HTML for another page."""
+    html = rendered(text.replace("](#", f"]({DETAILS.name}#"), DETAILS)
+    return Markup(html.removeprefix("<p>").removesuffix("</p>"))
 
 
 def text_page(file):
