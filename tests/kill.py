@@ -77,6 +77,7 @@ def begin(module, arguments, folder, kill_at=None, delay=0.0):
 
     status = 1
     try:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
         os.chdir(folder)
         output = os.open("output", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(output, 1)
