@@ -353,8 +353,8 @@ def train(args, run):
 # That was PPO. What follows is the same in every script, and about runs: options, folder, log, progress, checkpoints.
 
 LIMITS = dict.fromkeys(("num_envs", "num_steps", "num_minibatches", "update_epochs", "threads"), (1, 1e6))
-LIMITS |= dict.fromkeys(("seed", "learning_rate", "clip_coef", "max_grad_norm"), (0, 2e9))
-LIMITS |= dict.fromkeys(("gamma", "gae_lambda", "reward_gamma"), (0, 1))
+LIMITS |= dict.fromkeys(("seed", "learning_rate", "clip_coef", "max_grad_norm", "num_levels", "start_level"), (0, 2e9))
+LIMITS |= dict.fromkeys(("gamma", "gae_lambda", "reward_gamma"), (0, 1)) | {"frame_stack": (1, 128)}
 
 
 @contextlib.contextmanager
@@ -384,9 +384,12 @@ def parse_args():
     for name, (least, most) in LIMITS.items():
         if not least <= (value := getattr(args, name, least)) <= most:
             sys.exit(f"error: --{name.replace('_', '-')} must be from {least} to {most:g}, not {value}")
+    module, colon, _ = args.env_id.rpartition(":")
+    if colon and not all(map(str.isidentifier, module.split("."))):
+        sys.exit(f"error: --env-id {args.env_id}: there can be no module {module!r}")
     rollout = args.num_envs * args.num_steps
     if rollout % args.num_minibatches or rollout == args.num_minibatches:
-        sys.exit(f"error: --num-minibatches {args.num_minibatches} does not divide a rollout of {rollout} steps")
+        sys.exit(f"error: --num-minibatches {args.num_minibatches} must divide {rollout} steps into several each")
     if args.total_timesteps < max(rollout, state["global_step"] if state else 0):
         sys.exit(f"error: --total-timesteps {args.total_timesteps}: a rollout is {rollout}, or more are done already")
     return args, state, file
@@ -582,7 +585,7 @@ def main():
                 sys.exit(128 + run.stopping)
     except KeyboardInterrupt:  # before the first update
         sys.exit(128 + signal.SIGINT)
-    except (ModuleNotFoundError, gym.error.Error) as error:
+    except (ImportError, gym.error.Error) as error:
         hint = f": pip install {error.name}" if getattr(error, "name", None) else ""
         sys.exit(f"error: {error}{hint}")
 

@@ -108,6 +108,8 @@ class Normalize(gym.vector.VectorWrapper):
     def reset(self, **kwargs):
         obs, infos = self.env.reset(**kwargs)
         self.returns = np.zeros(self.num_envs)
+        if not np.isfinite(obs).all():  # [check]
+            sys.exit("error: an environment's first observation has NaN or inf")
         if not self.frozen:
             self.obs_stats.update(obs)
         return self.scale(obs), infos
@@ -142,8 +144,13 @@ def make_env(args, index, folder):
     if multiprocessing.parent_process() is not None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which ends its environments
     env = gym.make(args.env_id, render_mode="rgb_array" if args.capture_video and index == 0 else None)
-    if not isinstance(env.action_space, gym.spaces.Box) or not env.action_space.is_bounded():  # [check]
-        sys.exit(f"error: {args.env_id} has no bounded Box actions; ppo.py and ppo_atari.py take Discrete ones")
+    actions = env.action_space  # [check]
+    fits = isinstance(actions, gym.spaces.Box) and actions.dtype.kind == "f" and len(actions.shape) == 1  # [check]
+    if not fits or not actions.is_bounded():  # [check]
+        hint = "ppo.py and ppo_atari.py take Discrete ones"
+        sys.exit(f"error: {args.env_id} has the actions {str(actions)!r}, no bounded vector of floats; {hint}")
+    if not env.observation_space.is_np_flattenable:
+        sys.exit(f"error: {args.env_id} has the observations {str(env.observation_space)!r}, of no fixed length")
     if env.render_mode is not None:
         env = gym.wrappers.RecordVideo(env, folder / time.strftime("videos-%Y%m%d-%H%M%S"))
     env = gym.wrappers.RecordEpisodeStatistics(env)
@@ -347,8 +354,8 @@ def train(args, run):
 # That was PPO. What follows is the same in every script, and about runs: options, folder, log, progress, checkpoints.
 
 LIMITS = dict.fromkeys(("num_envs", "num_steps", "num_minibatches", "update_epochs", "threads"), (1, 1e6))
-LIMITS |= dict.fromkeys(("seed", "learning_rate", "clip_coef", "max_grad_norm"), (0, 2e9))
-LIMITS |= dict.fromkeys(("gamma", "gae_lambda", "reward_gamma"), (0, 1))
+LIMITS |= dict.fromkeys(("seed", "learning_rate", "clip_coef", "max_grad_norm", "num_levels", "start_level"), (0, 2e9))
+LIMITS |= dict.fromkeys(("gamma", "gae_lambda", "reward_gamma"), (0, 1)) | {"frame_stack": (1, 128)}
 
 
 @contextlib.contextmanager
@@ -378,9 +385,12 @@ def parse_args():
     for name, (least, most) in LIMITS.items():
         if not least <= (value := getattr(args, name, least)) <= most:
             sys.exit(f"error: --{name.replace('_', '-')} must be from {least} to {most:g}, not {value}")
+    module, colon, _ = args.env_id.rpartition(":")
+    if colon and not all(map(str.isidentifier, module.split("."))):
+        sys.exit(f"error: --env-id {args.env_id}: there can be no module {module!r}")
     rollout = args.num_envs * args.num_steps
     if rollout % args.num_minibatches or rollout == args.num_minibatches:
-        sys.exit(f"error: --num-minibatches {args.num_minibatches} does not divide a rollout of {rollout} steps")
+        sys.exit(f"error: --num-minibatches {args.num_minibatches} must divide {rollout} steps into several each")
     if args.total_timesteps < max(rollout, state["global_step"] if state else 0):
         sys.exit(f"error: --total-timesteps {args.total_timesteps}: a rollout is {rollout}, or more are done already")
     return args, state, file
@@ -576,7 +586,7 @@ def main():
                 sys.exit(128 + run.stopping)
     except KeyboardInterrupt:  # before the first update
         sys.exit(128 + signal.SIGINT)
-    except (ModuleNotFoundError, gym.error.Error) as error:
+    except (ImportError, gym.error.Error) as error:
         hint = f": pip install {error.name}" if getattr(error, "name", None) else ""
         sys.exit(f"error: {error}{hint}")
 
