@@ -83,7 +83,7 @@ class Args:
 
 
 class SlimeVolley(gym.Env):
-    """[library] A game of slimevolleygym, for which gymnasium does as gym; an action lasts 3 of its 30 frames a second."""
+    """[library] A game of slimevolleygym, with gymnasium for its gym; an action lasts 3 of 30 frames a second."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
     observation_space = gym.spaces.Box(-np.inf, np.inf, (2, 12), np.float32)
@@ -139,8 +139,7 @@ class Seats(gym.vector.VectorWrapper):
 
     def step(self, actions):
         obs, reward, terminated, truncated, infos = self.env.step(actions.reshape(-1, 2))
-        if "final_obs" in infos:
-            infos["final_obs"] = np.concatenate([obs[0] if each is None else each for each in infos["final_obs"]])
+        infos["final_obs"] = np.concatenate([obs[0] if each is None else each for each in infos.get("final_obs", obs)])
         reward = np.stack([reward, -reward], axis=-1).ravel()  # what one wins the other loses
         return np.concatenate(obs), reward, terminated.repeat(2), truncated.repeat(2), infos
 
@@ -265,13 +264,11 @@ def gradient_step(agent, optimizer, minibatch, clip_coef, args, loss_function=pp
     return stats
 
 
-@torch.no_grad()
 def win_rate(agent, other, args, device):
     """[selfplay 1] The share of N / 2 games that the agent wins, half of one for a draw; None plays at random."""
     envs = make_envs(dataclasses.replace(args, async_envs=False, capture_video=False), None)
-    obs, _ = envs.reset(seed=args.seed)
-    scores, playing = np.zeros(args.num_envs), np.ones(args.num_envs, dtype=bool)
-    with torch.random.fork_rng(range(torch.cuda.device_count())):  # the training draws as if there were no match
+    (obs, _), scores, playing = envs.reset(seed=args.seed), np.zeros(args.num_envs), np.ones(args.num_envs, dtype=bool)
+    with torch.no_grad(), torch.random.fork_rng(range(torch.cuda.device_count())):  # the training's draws stay the same
         while playing.any():  # until each has had its first end: to count all ends would favour short games
             obs = torch.from_numpy(obs).to(device)
             actions = agent(obs)[0].sample()
