@@ -32,7 +32,6 @@ import time
 import zipfile
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
@@ -64,19 +63,19 @@ class Args:
     num_envs: int = 64  # environments stepped together, N: both players of N / 2 games
     async_envs: bool = False  # step each in a process of its own
     # rollout
-    total_timesteps: int = 10_000_000  # environment steps in all, over all environments
+    total_timesteps: int = 5_000_000  # environment steps in all, over all environments
     num_steps: int = 128  # steps of each environment between two updates, M
     gamma: float = 0.99  # discount
     gae_lambda: float = 0.95  # lambda of generalized advantage estimation
     bootstrap_truncated: bool = False  # value the state where a time limit cuts an episode; ppo2: an end like any other
     # update
-    learning_rate: float = 2.5e-4  # Adam's step size
+    learning_rate: float = 1e-3  # Adam's step size
     anneal_lr: bool = True  # let it fall linearly to 0 [core 4]
-    num_minibatches: int = 4  # minibatches in an epoch
+    num_minibatches: int = 16  # minibatches in an epoch
     update_epochs: int = 4  # epochs over each rollout
     clip_coef: float = 0.2  # clip range of the policy's ratio and of the value
     anneal_clip: bool = False  # let it fall linearly to 0 [aux 1]
-    ent_coef: float = 0.01  # weight of the entropy bonus
+    ent_coef: float = 0.0  # weight of the entropy bonus
     vf_coef: float = 0.5  # weight of the value loss
     max_grad_norm: float = 0.5  # largest norm of the gradient
     target_kl: float | None = None  # end an update's epochs once the approximate KL divergence exceeds this [aux 3]
@@ -90,21 +89,20 @@ class SlimeVolley(gym.Env):
     action_space = gym.spaces.MultiDiscrete([6, 6])
 
     def __init__(self, render_mode=None):
-        sys.modules |= {"gym": gym, "gym.utils": gym.utils, "gym.envs.registration": SimpleNamespace(register=dict)}
+        sys.modules |= {"gym": gym, "gym.utils": gym.utils, "gym.envs.registration": type("", (), {"register": dict})}
         self.render_mode, self.library = render_mode, importlib.import_module("slimevolleygym.slimevolley")
 
     def reset(self, seed=None, options=None):
         super().reset(seed=seed)
         self.game = self.library.Game(self.np_random)
         self.players = self.game.agent_right, self.game.agent_left
-        return np.float32([player.getObservation() for player in self.players]), {}
+        return np.float32([p.getObservation() for p in self.players]), {}  # of the court from the own side
 
     def step(self, actions):
         for player, action in zip(self.players, actions, strict=True):
             player.setAction(self.library.SlimeVolleyEnv.action_table[action])
-        reward = sum(self.game.step() for _ in range(3))
-        obs = np.float32([player.getObservation() for player in self.players])  # of the court from the own side
-        return obs, reward, any(player.life == 0 for player in self.players), False, {}
+        reward, obs = sum(self.game.step() for _ in range(3)), np.float32([p.getObservation() for p in self.players])
+        return obs, reward, any(p.life == 0 for p in self.players), False, {}
 
     def render(self):
         vars(self.library).update(PIXEL_MODE=True, FACTOR=8, WINDOW_WIDTH=384, WINDOW_HEIGHT=160)  # 8 pixels a unit
@@ -117,8 +115,7 @@ gym.register("SlimeVolley-v0", SlimeVolley, max_episode_steps=1000)  # [library]
 def make_env(args, index, folder):
     """[selfplay 1] Game `index`: observations [2, D] and actions MultiDiscrete [A, A], a row for each seat."""
     env = gym.make(args.env_id, render_mode="rgb_array" if args.capture_video and index == 0 else None)
-    shape, nvec = env.observation_space.shape or (), getattr(env.action_space, "nvec", np.zeros(1))  # [check]
-    if (len(shape), *shape[:1], nvec.shape) != (2, 2, (2,)) or nvec[0] != nvec[1]:  # [check]
+    if (env.observation_space.shape or [0])[0] != 2 or not re.search(r"\(\[(\d+) \1\]\)", str(env.action_space)):  # [check]
         sys.exit(f"error: {args.env_id}: this is for games of two: see make_env; Discrete actions of one need ppo.py")
     if env.render_mode is not None:
         env = gym.wrappers.RecordVideo(env, folder / time.strftime("videos-%Y%m%d-%H%M%S"))
