@@ -109,13 +109,13 @@ class SlimeVolley(gym.Env):
         return self.game.display(None)
 
 
-gym.register("SlimeVolley-v0", SlimeVolley, max_episode_steps=1000)  # [library]
+gym.registry["SlimeVolley-v0"] = gym.envs.registration.EnvSpec("SlimeVolley-v0", SlimeVolley, max_episode_steps=1000)
 
 
 def make_env(args, index, folder):
     """[selfplay 1] Game `index`: observations [2, D] and actions MultiDiscrete [A, A], a row for each seat."""
     env = gym.make(args.env_id, render_mode="rgb_array" if args.capture_video and index == 0 else None)
-    if (env.observation_space.shape or [0])[0] != 2 or not re.search(r"\(\[(\d+) \1\]\)", str(env.action_space)):  # [check]
+    if (env.observation_space.shape or [0])[0] != 2 or not re.search(r"\[(\d+) \1]", str(env.action_space)):  # [check]
         sys.exit(f"error: {args.env_id}: this is for games of two: see make_env; Discrete actions of one need ppo.py")
     if env.render_mode is not None:
         env = gym.wrappers.RecordVideo(env, folder / time.strftime("videos-%Y%m%d-%H%M%S"))
