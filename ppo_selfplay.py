@@ -63,7 +63,7 @@ class Args:
     num_envs: int = 64  # environments stepped together, N: both players of N / 2 games
     async_envs: bool = False  # step each in a process of its own
     # rollout
-    total_timesteps: int = 5_000_000  # environment steps in all, over all environments
+    total_timesteps: int = 4_000_000  # environment steps in all, over all environments
     num_steps: int = 128  # steps of each environment between two updates, M
     gamma: float = 0.99  # discount
     gae_lambda: float = 0.95  # lambda of generalized advantage estimation
@@ -82,7 +82,7 @@ class Args:
 
 
 class SlimeVolley(gym.Env):
-    """[library] A game of slimevolleygym, with gymnasium for its gym; an action lasts 3 of 30 frames a second."""
+    """[library] A rally of slimevolleygym, which takes gymnasium for gym; an action lasts 3 of 30 frames a second."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
     observation_space = gym.spaces.Box(-np.inf, np.inf, (2, 12), np.float32)
@@ -102,7 +102,7 @@ class SlimeVolley(gym.Env):
         for player, action in zip(self.players, actions, strict=True):
             player.setAction(self.library.SlimeVolleyEnv.action_table[action])
         reward, obs = sum(self.game.step() for _ in range(3)), np.float32([p.getObservation() for p in self.players])
-        return obs, reward, any(p.life == 0 for p in self.players), False, {}
+        return obs, reward, reward != 0, False, {}
 
     def render(self):
         vars(self.library).update(PIXEL_MODE=True, FACTOR=8, WINDOW_WIDTH=384, WINDOW_HEIGHT=160)  # 8 pixels a unit
