@@ -48,6 +48,15 @@ $(BIN)/pip:
 diffs: .venv/dev.stamp
 	$(BIN)/python docs/diffs.py
 
+# Brings recipes/*/*.diff up to date after a script has changed. ARGS="--caught core-3" records a test that fails.
+recipes: .venv/dev.stamp
+	$(BIN)/python recipes $(ARGS)
+
+# What each detail does: trains without each of them, and writes the effects into the recipes. Hours, on one core.
+ablation: .venv/benchmark.stamp
+	$(BIN)/python benchmark/ablation run $(ARGS)
+	$(BIN)/python benchmark/ablation effects
+
 # For maintainers, with poetry and poetry-plugin-export. make lock ARGS=--regenerate takes the newest versions.
 lock:
 	$(POETRY) lock $(ARGS)
@@ -56,4 +65,4 @@ lock:
 clean:
 	rm -rf .venv .venv-sb3 build ppo.egg-info .pytest_cache .ruff_cache __pycache__ tests/__pycache__
 
-.PHONY: atari test lint speed report compare benchmark-small diffs lock clean
+.PHONY: atari test lint speed report compare benchmark-small diffs recipes ablation lock clean

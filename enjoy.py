@@ -1,7 +1,8 @@
 # /// script
 # requires-python = ">=3.11"
 # dependencies = [
-#   "filelock>=3.20", "gymnasium[mujoco]>=1.4", "numpy>=2.0", "tensorboard>=2.20", "torch>=2.13", "tqdm>=4.67", "tyro>=1.0",
+#   "filelock>=3.20", "gymnasium[mujoco]>=1.4", "numpy>=2.0", "tensorboard>=2.20", "torch>=2.13", "tqdm>=4.67",
+#   "tyro>=1.0",
 #   "ale-py>=0.12", "opencv-python-headless>=4.11", "moviepy>=2.2", "pygame-ce>=2.5",
 # ]
 # ///
@@ -19,6 +20,7 @@ import inspect
 import math
 import os
 import pickle
+import re
 import sys
 import tempfile
 import time
@@ -82,7 +84,8 @@ def load(path, trust=False):
 def import_script(name, folder):
     """The script as a module: the run's own source in `folder`, or else the script of that name beside enjoy.py."""
     beside = Path(__file__).parent
-    found = [path for path in (folder / name, beside / name) if Path(name).name == name and path.is_file()]
+    first = re.sub(r"(_\d{12,})+\.py$", ".py", name)  # a resume's copy has its step in its name
+    found = [path for path in (folder / name, beside / first) if Path(name).name == name and path.is_file()]
     if not found:
         sys.exit(f"error: the checkpoint needs its script {name}, which is neither in {folder} nor in {beside}")
     if found[0].parent != folder:
@@ -111,8 +114,11 @@ def layers(envs):
 
 
 def freeze(envs):
-    """Lets no running statistics change any more, whatever class they are of."""
+    """Lets no running statistics change any more: by the switch of a wrapper that has one, else whatever they are."""
     for layer in layers(envs):
+        if hasattr(layer, "frozen"):
+            layer.frozen = True
+            continue
         for stats in vars(layer).values():
             if all(hasattr(stats, name) for name in ("mean", "var", "update")):
                 stats.update = lambda *args, **kwargs: None
@@ -121,11 +127,13 @@ def freeze(envs):
 def rebuild(script, state, folder, **options):
     """One environment and the agent, as in the checkpoint's run but for the `options` that the script has."""
     known = {field.name for field in dataclasses.fields(script.Args)}
-    options = {"num_envs": 2 if hasattr(script, "Seats") else 1, "num_minibatches": 1} | options  # seats of one game
+    one = {"num_envs": 2 if hasattr(script, "Seats") else 1, "num_minibatches": 1, "async_envs": False}  # or one of two
+    options = one | options
     try:
         args = script.Args(**state["args"] | {name: value for name, value in options.items() if name in known})
         envs = script.make_envs(args, folder)
-        agent = script.Agent(envs)
+        wanted = known & inspect.signature(script.Agent).parameters.keys() - {"bf16"}  # weights are float32
+        agent = script.Agent(envs, **{name: getattr(args, name) for name in wanted})
         agent.load_state_dict(state["parts"]["agent"])
         if "envs" in state["parts"]:
             envs.load_state_dict(state["parts"]["envs"])
@@ -157,7 +165,7 @@ class Player:
 
     def act(self, obs, done, infos):
         """The actions in observations [1, ...] that came with `infos`; done, bool [1]: they open an episode."""
-        given = {"state": self.state, "dones": torch.from_numpy(done[None])}
+        given = {"state": self.state, "dones": torch.from_numpy(done)}
         policy, _, *rest = self.agent(torch.from_numpy(obs), *(given[name] for name in self.wants))
         self.state = rest[0] if rest else None
         if hasattr(policy, "masked"):

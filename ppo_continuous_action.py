@@ -1,7 +1,8 @@
 # /// script
 # requires-python = ">=3.11"
 # dependencies = [
-#   "filelock>=3.20", "gymnasium[mujoco]>=1.4", "numpy>=2.0", "tensorboard>=2.20", "torch>=2.13", "tqdm>=4.67", "tyro>=1.0",
+#   "filelock>=3.20", "gymnasium[mujoco]>=1.4", "numpy>=2.0", "tensorboard>=2.20", "torch>=2.13", "tqdm>=4.67",
+#   "tyro>=1.0",
 # ]
 # ///
 """PPO for continuous actions: ppo.py and the 9 details for robotics of openai/baselines' ppo2, in one file.
@@ -18,9 +19,9 @@ import dataclasses
 import gc
 import importlib.metadata
 import io
-import itertools
 import json
 import math
+import multiprocessing
 import os
 import random
 import re
@@ -36,7 +37,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 import tyro
-from filelock import FileLock, Timeout
+from filelock import FileLock
 from gymnasium.wrappers.utils import RunningMeanStd
 from torch import nn
 from torch.utils.tensorboard import SummaryWriter
@@ -111,7 +112,7 @@ class Normalize(gym.vector.VectorWrapper):
     def step(self, actions):
         actions = actions.clip(self.single_action_space.low, self.single_action_space.high)  # [continuous 5]
         obs, rewards, terminated, truncated, infos = self.env.step(actions)
-        if not (finite := np.isfinite(obs).all(axis=1) & np.isfinite(rewards)).all():
+        if not (finite := np.isfinite(obs).all(axis=1) & np.isfinite(rewards)).all():  # [check]
             sys.exit(f"error: environment {finite.argmin()} gave NaN or inf at step {int(self.return_stats.count)}")
         self.returns = self.returns * self.gamma + rewards
         if not self.frozen:
@@ -135,8 +136,10 @@ class Normalize(gym.vector.VectorWrapper):
 
 def make_env(args, index, folder):
     """Environment `index`, its observations vectors; info["episode"] has the return and length of one that ended."""
+    if multiprocessing.parent_process() is not None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which ends its environments
     env = gym.make(args.env_id, render_mode="rgb_array" if args.capture_video and index == 0 else None)
-    if not isinstance(env.action_space, gym.spaces.Box) or not env.action_space.is_bounded():  # [continuous 1]
+    if not isinstance(env.action_space, gym.spaces.Box) or not env.action_space.is_bounded():  # [check]
         sys.exit(f"error: {args.env_id} has no bounded Box actions; ppo.py and ppo_atari.py take Discrete ones")
     if env.render_mode is not None:
         env = gym.wrappers.RecordVideo(env, folder / time.strftime("videos-%Y%m%d-%H%M%S"))
@@ -148,8 +151,9 @@ def make_envs(args, folder):
     """[core 1] N environments stepped as one; an ended episode restarts in the same step (common/cmd_util.py)."""
     vector = gym.vector.AsyncVectorEnv if args.async_envs else gym.vector.SyncVectorEnv
     makers = [partial(make_env, args, index, folder) for index in range(args.num_envs)]
+    # [continuous 6] [continuous 8] what all of them show and pay is scaled alike
     envs = vector(makers, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)
-    return Normalize(envs, args.gamma)  # [continuous 6] [continuous 8]
+    return Normalize(envs, args.gamma)
 
 
 class Normal:
@@ -304,7 +308,6 @@ def train(args, run):
 
         batch = {name: torch.stack([step[name] for step in rollout]) for name in step}  # each [M, N, ...]
         values, rewards = batch["values"], np.stack(rewards)
-        run.check_finite(observations=batch["obs"], rewards=torch.from_numpy(rewards))
         advantages = gae(rewards, values.cpu().numpy(), dones, next_value, next_done, args.gamma, args.gae_lambda)
         batch["returns"] = returns = torch.from_numpy(advantages).to(device) + values
         batch = {name: column.flatten(0, 1) for name, column in batch.items()}  # each [M * N, ...]
@@ -332,20 +335,33 @@ def train(args, run):
 # That was PPO. What follows is the same in every script, and about runs: options, folder, log, progress, checkpoints.
 
 LIMITS = dict.fromkeys(("num_envs", "num_steps", "num_minibatches", "update_epochs", "threads"), (1, 1e6))
-LIMITS |= dict.fromkeys(("seed", "learning_rate", "clip_coef", "max_grad_norm"), (0, 1e9))
+LIMITS |= dict.fromkeys(("seed", "learning_rate", "clip_coef", "max_grad_norm"), (0, 2e9))
 LIMITS |= dict.fromkeys(("gamma", "gae_lambda", "reward_gamma"), (0, 1))
+
+
+@contextlib.contextmanager
+def one_line(what, *kinds):
+    """Ends the program with one line, without a traceback, where an exception of one of the kinds is raised."""
+    try:
+        yield
+    except kinds as error:
+        sys.exit(f"error: {what}: {type(error).__name__}: {' '.join(str(error).split())}")
 
 
 def parse_args():
     """(args, state, file): the options and, to resume from, a checkpoint; its options hold where none is given."""
-    args = tyro.cli(Args, description=__doc__)
-    state, file = load_checkpoint(args.resume) if args.resume is not None else (None, None)
-    if state is not None:
-        if unknown := state["args"].keys() - vars(args).keys():
-            sys.exit(f"error: --resume {args.resume}: its options {sorted(unknown)} are unknown here")
+    args, state, file = tyro.cli(Args, description=__doc__), None, None
+    if args.resume is not None:
+        state, file = load_checkpoint(args.resume)
+        options = state["args"], vars(args)
+        was, now = ({n: isinstance(v, int | float) for n, v in each.items() if v is not None} for each in options)
+        if other := [n for n, kind in was.items() if not hasattr(args, n) or kind != now.get(n, kind)]:
+            sys.exit(f"error: --resume {args.resume}: its options {other} are unknown, or of another type, here")
         args = tyro.cli(Args, default=Args(**state["args"]), description=__doc__)
-        if (args.env_id, args.seed) != (before := (state["args"]["env_id"], state["args"]["seed"])):
-            sys.exit(f"error: --resume {args.resume}: it is of {before}, not of {args.env_id, args.seed}")
+        before = [state["args"]["env_id"], state["args"]["seed"], re.sub(r"(_\d{12})?.py", "", state["script"])]
+        now = [args.env_id, args.seed, Path(__file__).stem]
+        if now[:2] != before[:2] or (now != before and file != Path(args.resume)):  # a copy may begin from a file
+            sys.exit(f"error: --resume {args.resume}: it is of {before}, not of {now}")
     for name, (least, most) in LIMITS.items():
         if not least <= (value := getattr(args, name, least)) <= most:
             sys.exit(f"error: --{name.replace('_', '-')} must be from {least} to {most:g}, not {value}")
@@ -375,6 +391,7 @@ def load_checkpoint(path):
 class Run:
     """A run of the script: its folder, which belongs to this process alone, its log, progress bar and checkpoints."""
 
+    @one_line("the run's folder", OSError)
     def __init__(self, args, state, file):
         """Seeds the random generators; makes the run's folder, or takes the one that `file` is the newest of."""
         self.args, self.state, self.writer, self.stopping = args, state, None, 0
@@ -383,44 +400,42 @@ class Run:
         self.batch_size = args.num_envs * args.num_steps
         self.num_updates = self.update + (args.total_timesteps - self.global_step) // self.batch_size
         torch.set_num_threads(args.threads)
-        if sys.platform == "linux":  # keep freed memory, which each minibatch would fetch anew: Atari is 12 % faster
-            ctypes.CDLL(None).mallopt(-4, 0)  # M_MMAP_MAX
-            ctypes.CDLL(None).mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
+        if hasattr(ctypes.pythonapi, "mallopt"):  # glibc: keep freed memory, which makes Atari 12 % faster
+            ctypes.pythonapi.mallopt(-4, 0)  # M_MMAP_MAX
+            ctypes.pythonapi.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
         torch.backends.cudnn.deterministic = True
         torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = args.tf32
         for seed in (torch.manual_seed, np.random.seed, random.seed):
             seed(args.seed)
         self.goes_on = file is not None and file != Path(args.resume)  # a checkpoint that is named begins a new run
-        self.folder = file.parent if self.goes_on else self.make_folder()
+        name = f"{args.env_id}__{args.exp_name}__{args.seed}__{time.strftime('%Y%m%d-%H%M%S')}"
+        name = Path(args.runs_folder, re.sub("[/:]", "-", name))
+        self.folder, number = file.parent if self.goes_on else name, 1
+        name.parent.mkdir(parents=True, exist_ok=True)
+        while not self.goes_on:
+            try:
+                self.folder.mkdir()
+                break
+            except FileExistsError:  # of a run that began in the same second
+                self.folder, number = name.with_name(f"{name.name}-{number + 1}"), number + 1
         self.lock = FileLock(self.folder / "lock")
         self.lock.acquire(timeout=0)  # raises Timeout where another process is at work there
 
-    def make_folder(self):
-        """Makes and returns <environment>__<name>__<seed>__<time>, with a number where another run has that."""
-        name = f"{self.args.env_id}__{self.args.exp_name}__{self.args.seed}__{time.strftime('%Y%m%d-%H%M%S')}"
-        for number in itertools.count(1):
-            folder = Path(self.args.runs_folder, re.sub("[/:]", "-", name) + (f"-{number}" if number > 1 else ""))
-            with contextlib.suppress(FileExistsError):
-                folder.mkdir(parents=True)
-                return folder
-
+    @one_line("the run's folder", OSError)
     def start(self, device, **parts):
         """Loads what a resumed run has saved of the parts, and opens the log."""
         self.device, self.parts, saved = device, parts, self.state["parts"] if self.state else {}
-        for name in (saved or parts) | parts:
-            try:
+        for name in saved | parts:
+            with one_line(f"the part {name} cannot be saved and loaded", Exception):
                 torch.save(parts[name].state_dict(), copy := io.BytesIO())
                 copy = torch.load(io.BytesIO(copy.getvalue()), weights_only=True)
                 parts[name].load_state_dict(saved[name] if saved else copy)
-            except Exception as error:  # of the part's own code, too
-                sys.exit(f"error: the part {name} cannot be saved and loaded: {error!r}")
-        if self.state is not None:
-            generators = self.state["generators"]
-            torch.set_rng_state(generators["torch"])
-            np.random.set_state(generators["numpy"])
-            random.setstate(generators["random"])
-            if device.type == "cuda" and "cuda" in generators:
-                torch.cuda.set_rng_state(generators["cuda"], device)
+        if saved:
+            torch.set_rng_state(self.state["generators"]["torch"])
+            np.random.set_state(self.state["generators"]["numpy"])
+            random.setstate(self.state["generators"]["random"])
+            if device.type == "cuda" and "cuda" in self.state["generators"]:
+                torch.cuda.set_rng_state(self.state["generators"]["cuda"], device)
         if self.goes_on:  # what came after the checkpoint is done again
             for newer in (f for f in self.folder.glob("checkpoint_*.pt") if int(f.stem[11:]) > self.global_step):
                 newer.unlink()
@@ -430,35 +445,37 @@ class Run:
         self.source = self.folder / f"{source.stem}{again}.py"
         self.source.write_bytes(source.read_bytes())
         versions = {"python": sys.version} | {p.name: p.version for p in importlib.metadata.distributions()}
-        about = {"command": sys.argv, "args": vars(self.args), "device": str(device), "versions": versions}
-        (self.folder / f"run{again}.json").write_text(json.dumps(about, indent=2))
+        about = {"script": source.name, "command": sys.argv, "args": vars(self.args), "device": str(device)}
+        (self.folder / f"run{again}.json").write_text(json.dumps(about | {"versions": versions}, indent=2))
         if self.args.track:
-            name, config = self.folder.name, vars(self.args)
-            importlib.import_module("wandb").init(id=name, resume="allow", config=config, sync_tensorboard=True)
+            settings = {"id": self.folder.name, "dir": self.folder, "resume": "allow", "config": vars(self.args)}
+            importlib.import_module("wandb").init(**settings, sync_tensorboard=True)
         self.writer = SummaryWriter(self.folder)
         gc.freeze()  # what there is now stays: 8 % faster on CartPole without its collector looking through it
         print(f"{self.folder}: on {device}; watch it with tensorboard --logdir {self.folder.parent}", flush=True)
 
-    def stop(self, number, frame):
-        """On Ctrl-C or SIGTERM: the run ends after the update under way; the second time the program ends at once."""
-        self.stopping = number
-        signal.signal(number, signal.SIG_DFL)
-
     def updates(self):
         """Yields the updates to do, 1 to the last, and shows the progress: a bar, or now and then a line in a file."""
+
+        def stop(number, frame):  # after the update under way; the second time the program ends at once
+            self.stopping = number
+            signal.signal(number, signal.SIG_DFL)
+
         for number in (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):
             if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
-                signal.signal(number, self.stop)
+                signal.signal(number, stop)
         lines = {"mininterval": 30, "bar_format": "{n_fmt}/{total_fmt} steps, {rate_fmt}, {remaining} left{postfix}\n"}
         form = {"unit": " steps", "unit_scale": True} | ({} if sys.stderr.isatty() else lines)
         self.first, self.began = self.global_step, time.perf_counter()
-        with tqdm(initial=self.global_step, total=self.num_updates * self.batch_size, **form) as bar:
+        total = self.global_step + (self.num_updates - self.update) * self.batch_size
+        with tqdm(initial=self.global_step, total=total, **form) as bar:
             while self.update < self.num_updates:
                 self.update += 1
                 yield self.update
                 bar.set_postfix_str(f"return {np.mean(self.returns or math.nan):.4g}", refresh=False)
                 bar.update(self.batch_size)
 
+    @one_line("the run's folder", OSError)
     def log_step(self, infos):
         """Counts a step of the environments, and logs each episode that ended in it."""
         self.global_step += self.args.num_envs
@@ -468,21 +485,18 @@ class Run:
             self.writer.add_scalar("charts/episodic_return", self.returns[-1], self.global_step)
             self.writer.add_scalar("charts/episodic_length", ended["episode"]["l"][i], self.global_step)
 
+    @one_line("the run's folder", OSError)
     def log_update(self, scalars):
-        """Logs the scalars of an update, a dict of numbers and tensors; ends the run where a loss is not finite."""
+        """Logs an update's scalars, numbers or tensors; ends the run where a loss or the gradient is not finite."""
         tensors = [torch.as_tensor(scalar, dtype=torch.float32, device=self.device) for scalar in scalars.values()]
-        scalars = dict(zip(scalars, torch.stack(tensors).cpu(), strict=True))  # in one copy
-        self.check_finite(**{name: scalar for name, scalar in scalars.items() if name.endswith("loss")})
+        scalars = dict(zip(scalars, torch.stack(tensors).tolist(), strict=True))  # in one copy
         scalars["charts/SPS"] = (self.global_step - self.first) / max(time.perf_counter() - self.began, 1e-9)
-        for name, scalar in scalars.items():
-            self.writer.add_scalar(name, float(scalar), self.global_step)
+        for name, number in scalars.items():
+            self.writer.add_scalar(name, number, self.global_step)
+            if not math.isfinite(number) and name.endswith(("loss", "norm")):
+                sys.exit(f"error: NaN or inf in {name} of update {self.update} of {self.folder}")
 
-    def check_finite(self, **tensors):
-        """Ends the run, and names the update, where one of the tensors has NaN or inf."""
-        for name, tensor in tensors.items():
-            if tensor.is_floating_point() and not tensor.isfinite().all():
-                sys.exit(f"error: NaN or inf in the {name} of update {self.update} of {self.folder}")
-
+    @one_line("the run's folder", OSError)
     def save(self):
         """Writes a checkpoint in full before it gets its name; keeps the newest two."""
         self.writer.flush()
@@ -494,35 +508,57 @@ class Run:
         state |= {"global_step": self.global_step, "update": self.update}
         state["parts"] = {name: part.state_dict() for name, part in self.parts.items()}
         state["log"] = {file.name: file.stat().st_size for file in self.folder.glob("events.*")}
-        temporary = self.folder / "checkpoint.tmp"
-        with open(temporary, "wb") as file:
-            torch.save(state, file)
+        torch.save(state, data := io.BytesIO())  # which has an error of its own for a file that cannot be written
+        with open(temporary := self.folder / "checkpoint.tmp", "wb") as file:
+            file.write(data.getbuffer())
+            file.flush()
             os.fsync(file)
         temporary.replace(self.folder / f"checkpoint_{self.global_step:012}.pt")
         for old in sorted(self.folder.glob("checkpoint_*.pt"))[:-2]:
             old.unlink()
 
+    @one_line("the run's folder", OSError)
     def close(self):
         """Closes the log; a run that never began leaves no folder."""
         gc.unfreeze()
-        self.lock.release()
         if self.writer is not None:
             self.writer.close()
         elif not self.goes_on:
             shutil.rmtree(self.folder)
+        self.lock.release()
+
+
+class Output:
+    """A stream whose reader may be gone, or may not know a letter: what it cannot take is dropped, and no run ends."""
+
+    def __init__(self, stream):
+        self.stream = stream
+
+    def __getattr__(self, name):
+        return getattr(self.stream, name)
+
+    def write(self, text):
+        try:
+            self.stream.write(text)
+            self.stream.flush()
+        except OSError:  # what is written from here on goes nowhere
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.stream.fileno())
+        except ValueError:
+            pass
 
 
 def main():
     """Trains as the command line says; what the command line got wrong is one line, without a traceback."""
     try:
-        with contextlib.closing(Run(*parse_args())) as run:
-            train(run.args, run)
-        if run.update < run.num_updates:
-            print(f"stopped; --resume {run.folder} goes on")
-            sys.exit(128 + run.stopping)
+        with contextlib.redirect_stdout(Output(sys.stdout)), contextlib.redirect_stderr(Output(sys.stderr)):
+            with contextlib.closing(Run(*parse_args())) as run:
+                train(run.args, run)
+            if run.update < run.num_updates:
+                print(f"stopped; --resume {run.folder} goes on")
+                sys.exit(128 + run.stopping)
     except KeyboardInterrupt:  # before the first update
         sys.exit(128 + signal.SIGINT)
-    except (Timeout, ModuleNotFoundError, gym.error.Error) as error:
+    except (ModuleNotFoundError, gym.error.Error) as error:
         hint = f": pip install {error.name}" if getattr(error, "name", None) else ""
         sys.exit(f"error: {error}{hint}")
 

@@ -19,9 +19,9 @@ import dataclasses
 import gc
 import importlib.metadata
 import io
-import itertools
 import json
 import math
+import multiprocessing
 import os
 import random
 import re
@@ -37,7 +37,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 import tyro
-from filelock import FileLock, Timeout
+from filelock import FileLock
 from torch import nn
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
@@ -57,7 +57,8 @@ class Args:
     capture_video: bool = False  # film environment 0 into the run's folder
     save_every: int = 100  # updates between checkpoints; 0: only at the end
     resume: str | None = None  # folder of a run to go on with, or a checkpoint to start from; see the README
-    eval_every: int = 100  # updates between matches with random play and the agent of the last match; 0: none
+    eval_every: int = 50  # updates between matches with random play and the agent of the last matches; 0: none
+    one_seat: bool = False  # learn from seat 0 alone; the agent of the last matches, which stays as it is, has seat 1
     # environment
     env_id: str = "SlimeVolley-v0"  # a gymnasium id of a game of two: see make_env
     num_envs: int = 64  # environments stepped together, N: both players of N / 2 games
@@ -81,12 +82,11 @@ class Args:
     target_kl: float | None = None  # end an update's epochs once the approximate KL divergence exceeds this [aux 3]
 
 
-class SlimeVolley(gym.Env):
-    """[library] A rally of slimevolleygym, which takes gymnasium for gym; an action lasts 3 of 30 frames a second."""
+class Volleyball(gym.Env):
+    """[library] A match of slimevolleygym, which takes gymnasium for gym; an action lasts 3 of 30 frames a second."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
-    observation_space = gym.spaces.Box(-np.inf, np.inf, (2, 12), np.float32)
-    action_space = gym.spaces.MultiDiscrete([6, 6])
+    observation_space, action_space = gym.spaces.Box(-np.inf, np.inf, (2, 12)), gym.spaces.MultiDiscrete([6, 6])
 
     def __init__(self, render_mode=None):
         sys.modules |= {"gym": gym, "gym.utils": gym.utils, "gym.envs.registration": type("", (), {"register": dict})}
@@ -102,49 +102,50 @@ class SlimeVolley(gym.Env):
         for player, action in zip(self.players, actions, strict=True):
             player.setAction(self.library.SlimeVolleyEnv.action_table[action])
         reward, obs = sum(self.game.step() for _ in range(3)), np.float32([p.getObservation() for p in self.players])
-        return obs, reward, reward != 0, False, {}
+        return obs, reward, min(player.life for player in self.players) == 0, False, {}  # who loses 5 rallies loses
 
     def render(self):
         vars(self.library).update(PIXEL_MODE=True, FACTOR=8, WINDOW_WIDTH=384, WINDOW_HEIGHT=160)  # 8 pixels a unit
         return self.game.display(None)
 
 
-gym.registry["SlimeVolley-v0"] = gym.envs.registration.EnvSpec("SlimeVolley-v0", SlimeVolley, max_episode_steps=1000)
-
-
 def make_env(args, index, folder):
     """[selfplay 1] Game `index`: observations [2, D] and actions MultiDiscrete [A, A], a row for each seat."""
+    if multiprocessing.parent_process() is not None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which ends its environments
+    gym.registry["SlimeVolley-v0"] = gym.envs.registration.EnvSpec("SlimeVolley-v0", Volleyball, max_episode_steps=1000)
     env = gym.make(args.env_id, render_mode="rgb_array" if args.capture_video and index == 0 else None)
     if (env.observation_space.shape or [0])[0] != 2 or not re.search(r"\[(\d+) \1]", str(env.action_space)):  # [check]
         sys.exit(f"error: {args.env_id}: this is for games of two: see make_env; Discrete actions of one need ppo.py")
     if env.render_mode is not None:
         env = gym.wrappers.RecordVideo(env, folder / time.strftime("videos-%Y%m%d-%H%M%S"))
-    return gym.wrappers.RecordEpisodeStatistics(env)  # [selfplay 1]
+    env = gym.wrappers.RecordEpisodeStatistics(env)
+    return env if len(env.observation_space.shape or ()) == 1 else gym.wrappers.FlattenObservation(env)
 
 
 class Seats(gym.vector.VectorWrapper):
-    """[selfplay 1] The players of N / 2 games as N environments: seat s of game g is number 2 g + s."""
+    """[selfplay 1] The players of N / 2 games as N environments, number 2 g + s; what one wins the other loses."""
 
     def __init__(self, envs):
         super().__init__(envs)
-        self.single_observation_space = gym.spaces.Box(-np.inf, np.inf, envs.single_observation_space.shape[1:])
+        self.single_observation_space = gym.spaces.Box(-np.inf, np.inf, (envs.single_observation_space.shape[0] // 2,))
         self.single_action_space = gym.spaces.Discrete(envs.single_action_space.nvec[0])
 
-    def reset(self, *, seed=None, options=None):
-        obs, infos = self.env.reset(seed=seed, options=options)
-        return np.concatenate(obs), infos
+    def reset(self, **options):
+        obs, infos = self.env.reset(**options)
+        return obs.reshape(2 * len(obs), -1), infos
 
     def step(self, actions):
         obs, reward, terminated, truncated, infos = self.env.step(actions.reshape(-1, 2))
-        infos["final_obs"] = np.concatenate([obs[0] if each is None else each for each in infos.get("final_obs", obs)])
-        reward = np.stack([reward, -reward], axis=-1).ravel()  # what one wins the other loses
-        return np.concatenate(obs), reward, terminated.repeat(2), truncated.repeat(2), infos
+        final_obs = [obs[0] if each is None else each for each in infos.get("final_obs", obs)]
+        obs, infos["final_obs"] = (np.reshape(each, (len(actions), -1)) for each in (obs, final_obs))
+        return obs, np.stack([reward, -reward], axis=-1).ravel(), terminated.repeat(2), truncated.repeat(2), infos
 
 
 def make_envs(args, folder):
     """[core 1] N environments stepped as one; an ended episode restarts in the same step (common/cmd_util.py)."""
-    if args.num_envs % 2:  # [check]
-        sys.exit(f"error: --num-envs must be even, two for each game, not {args.num_envs}")
+    if args.num_envs % 2 or (args.one_seat and not args.eval_every):  # [check]
+        sys.exit(f"error: --num-envs {args.num_envs} must be even, two for a game; and --one-seat needs --eval-every")
     vector = gym.vector.AsyncVectorEnv if args.async_envs else gym.vector.SyncVectorEnv
     makers = [partial(make_env, args, index, folder) for index in range(args.num_envs // 2)]  # [selfplay 1]
     return Seats(vector(makers, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP))  # [selfplay 1]
@@ -264,15 +265,14 @@ def gradient_step(agent, optimizer, minibatch, clip_coef, args, loss_function=pp
 def win_rate(agent, other, args, device):
     """[selfplay 1] The share of N / 2 games that the agent wins, half of one for a draw; None plays at random."""
     envs = make_envs(dataclasses.replace(args, async_envs=False, capture_video=False), None)
-    (obs, _), scores, playing = envs.reset(seed=args.seed), np.zeros(args.num_envs), np.ones(args.num_envs, dtype=bool)
+    (obs, _), scores, playing = envs.reset(seed=args.seed), 0, np.True_
     with torch.no_grad(), torch.random.fork_rng(range(torch.cuda.device_count())):  # the training's draws stay the same
         while playing.any():  # until each has had its first end: to count all ends would favour short games
             obs = torch.from_numpy(obs).to(device)
             actions = agent(obs)[0].sample()
             actions[1::2] = other(obs[1::2])[0].sample() if other else actions[1::2].random_(envs.single_action_space.n)
             obs, reward, terminated, truncated, _ = envs.step(actions.cpu().numpy())
-            scores += playing * reward
-            playing &= ~(terminated | truncated)
+            scores, playing = scores + playing * reward, playing & ~(terminated | truncated)
     envs.close()
     return (1 + np.sign(scores[::2]).mean()) / 2
 
@@ -303,6 +303,7 @@ def train(args, run):
                 obs = torch.from_numpy(next_obs).to(device)
                 policy, value = agent(obs)
                 action = policy.sample()
+                action[1::2] = past(obs[1::2])[0].sample() if args.one_seat else action[1::2]  # [selfplay 1]
                 step = dict(obs=obs, actions=action, logprobs=policy.log_prob(action), values=value)
                 rollout.append(step)
                 dones.append(next_done)
@@ -317,14 +318,13 @@ def train(args, run):
 
         batch = {name: torch.stack([step[name] for step in rollout]) for name in step}  # each [M, N, ...]
         values, rewards = batch["values"], np.stack(rewards)
-        run.check_finite(observations=batch["obs"], rewards=torch.from_numpy(rewards))
         advantages = gae(rewards, values.cpu().numpy(), dones, next_value, next_done, args.gamma, args.gae_lambda)
         batch["returns"] = returns = torch.from_numpy(advantages).to(device) + values
-        batch = {name: column.flatten(0, 1) for name, column in batch.items()}  # each [M * N, ...]
+        batch = {name: column[:, :: 1 + args.one_seat].flatten(0, 1) for name, column in batch.items()}  # [selfplay 1]
 
         stats = []
         for _ in range(args.update_epochs):
-            for rows in torch.randperm(run.batch_size, device=device).chunk(args.num_minibatches):  # [core 6]
+            for rows in torch.randperm(len(batch["obs"]), device=device).chunk(args.num_minibatches):  # [core 6]
                 minibatch = {name: column.index_select(0, rows) for name, column in batch.items()}
                 stats.append(gradient_step(agent, optimizer, minibatch, clip_coef, args, loss_function))
             if args.target_kl is not None and stats[-1]["approx_kl"] > args.target_kl:  # [aux 3]
@@ -333,11 +333,14 @@ def train(args, run):
         # [core 12] means over the minibatches
         scalars = {f"losses/{name}": torch.stack([each[name] for each in stats]).mean() for name in stats[0]}
         scalars["losses/explained_variance"] = 1 - (returns - values).var() / returns.var()
-        if args.eval_every and update % args.eval_every == 0:  # [selfplay 1]
-            scalars["charts/win_rate_random"] = win_rate(agent, None, args, device)
-            scalars["charts/win_rate_past"] = win_rate(agent, past, args, device)
-            past.load_state_dict(agent.state_dict())
         run.log_update(scalars | {"charts/learning_rate": learning_rate})
+        if args.eval_every and update % args.eval_every == 0:  # [selfplay 1]
+            for name, other in {"random": None, "past": past}.items():
+                run.writer.add_scalar(f"charts/win_rate_{name}", win_rate(agent, other, args, device), run.global_step)
+            past.load_state_dict(agent.state_dict())
+            run.save()
+            with one_line("the run's folder", OSError):  # an older self, to play against later
+                shutil.copy(run.folder / (name := f"checkpoint_{run.global_step:012}.pt"), run.folder / f"older_{name}")
         if run.stopping or update == run.num_updates or (args.save_every and update % args.save_every == 0):
             run.save()
         if run.stopping:
@@ -349,20 +352,33 @@ def train(args, run):
 # That was PPO. What follows is the same in every script, and about runs: options, folder, log, progress, checkpoints.
 
 LIMITS = dict.fromkeys(("num_envs", "num_steps", "num_minibatches", "update_epochs", "threads"), (1, 1e6))
-LIMITS |= dict.fromkeys(("seed", "learning_rate", "clip_coef", "max_grad_norm"), (0, 1e9))
+LIMITS |= dict.fromkeys(("seed", "learning_rate", "clip_coef", "max_grad_norm"), (0, 2e9))
 LIMITS |= dict.fromkeys(("gamma", "gae_lambda", "reward_gamma"), (0, 1))
+
+
+@contextlib.contextmanager
+def one_line(what, *kinds):
+    """Ends the program with one line, without a traceback, where an exception of one of the kinds is raised."""
+    try:
+        yield
+    except kinds as error:
+        sys.exit(f"error: {what}: {type(error).__name__}: {' '.join(str(error).split())}")
 
 
 def parse_args():
     """(args, state, file): the options and, to resume from, a checkpoint; its options hold where none is given."""
-    args = tyro.cli(Args, description=__doc__)
-    state, file = load_checkpoint(args.resume) if args.resume is not None else (None, None)
-    if state is not None:
-        if unknown := state["args"].keys() - vars(args).keys():
-            sys.exit(f"error: --resume {args.resume}: its options {sorted(unknown)} are unknown here")
+    args, state, file = tyro.cli(Args, description=__doc__), None, None
+    if args.resume is not None:
+        state, file = load_checkpoint(args.resume)
+        options = state["args"], vars(args)
+        was, now = ({n: isinstance(v, int | float) for n, v in each.items() if v is not None} for each in options)
+        if other := [n for n, kind in was.items() if not hasattr(args, n) or kind != now.get(n, kind)]:
+            sys.exit(f"error: --resume {args.resume}: its options {other} are unknown, or of another type, here")
         args = tyro.cli(Args, default=Args(**state["args"]), description=__doc__)
-        if (args.env_id, args.seed) != (before := (state["args"]["env_id"], state["args"]["seed"])):
-            sys.exit(f"error: --resume {args.resume}: it is of {before}, not of {args.env_id, args.seed}")
+        before = [state["args"]["env_id"], state["args"]["seed"], re.sub(r"(_\d{12})?.py", "", state["script"])]
+        now = [args.env_id, args.seed, Path(__file__).stem]
+        if now[:2] != before[:2] or (now != before and file != Path(args.resume)):  # a copy may begin from a file
+            sys.exit(f"error: --resume {args.resume}: it is of {before}, not of {now}")
     for name, (least, most) in LIMITS.items():
         if not least <= (value := getattr(args, name, least)) <= most:
             sys.exit(f"error: --{name.replace('_', '-')} must be from {least} to {most:g}, not {value}")
@@ -392,6 +408,7 @@ def load_checkpoint(path):
 class Run:
     """A run of the script: its folder, which belongs to this process alone, its log, progress bar and checkpoints."""
 
+    @one_line("the run's folder", OSError)
     def __init__(self, args, state, file):
         """Seeds the random generators; makes the run's folder, or takes the one that `file` is the newest of."""
         self.args, self.state, self.writer, self.stopping = args, state, None, 0
@@ -400,44 +417,42 @@ class Run:
         self.batch_size = args.num_envs * args.num_steps
         self.num_updates = self.update + (args.total_timesteps - self.global_step) // self.batch_size
         torch.set_num_threads(args.threads)
-        if sys.platform == "linux":  # keep freed memory, which each minibatch would fetch anew: Atari is 12 % faster
-            ctypes.CDLL(None).mallopt(-4, 0)  # M_MMAP_MAX
-            ctypes.CDLL(None).mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
+        if hasattr(ctypes.pythonapi, "mallopt"):  # glibc: keep freed memory, which makes Atari 12 % faster
+            ctypes.pythonapi.mallopt(-4, 0)  # M_MMAP_MAX
+            ctypes.pythonapi.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
         torch.backends.cudnn.deterministic = True
         torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = args.tf32
         for seed in (torch.manual_seed, np.random.seed, random.seed):
             seed(args.seed)
         self.goes_on = file is not None and file != Path(args.resume)  # a checkpoint that is named begins a new run
-        self.folder = file.parent if self.goes_on else self.make_folder()
+        name = f"{args.env_id}__{args.exp_name}__{args.seed}__{time.strftime('%Y%m%d-%H%M%S')}"
+        name = Path(args.runs_folder, re.sub("[/:]", "-", name))
+        self.folder, number = file.parent if self.goes_on else name, 1
+        name.parent.mkdir(parents=True, exist_ok=True)
+        while not self.goes_on:
+            try:
+                self.folder.mkdir()
+                break
+            except FileExistsError:  # of a run that began in the same second
+                self.folder, number = name.with_name(f"{name.name}-{number + 1}"), number + 1
         self.lock = FileLock(self.folder / "lock")
         self.lock.acquire(timeout=0)  # raises Timeout where another process is at work there
 
-    def make_folder(self):
-        """Makes and returns <environment>__<name>__<seed>__<time>, with a number where another run has that."""
-        name = f"{self.args.env_id}__{self.args.exp_name}__{self.args.seed}__{time.strftime('%Y%m%d-%H%M%S')}"
-        for number in itertools.count(1):
-            folder = Path(self.args.runs_folder, re.sub("[/:]", "-", name) + (f"-{number}" if number > 1 else ""))
-            with contextlib.suppress(FileExistsError):
-                folder.mkdir(parents=True)
-                return folder
-
+    @one_line("the run's folder", OSError)
     def start(self, device, **parts):
         """Loads what a resumed run has saved of the parts, and opens the log."""
         self.device, self.parts, saved = device, parts, self.state["parts"] if self.state else {}
-        for name in (saved or parts) | parts:
-            try:
+        for name in saved | parts:
+            with one_line(f"the part {name} cannot be saved and loaded", Exception):
                 torch.save(parts[name].state_dict(), copy := io.BytesIO())
                 copy = torch.load(io.BytesIO(copy.getvalue()), weights_only=True)
                 parts[name].load_state_dict(saved[name] if saved else copy)
-            except Exception as error:  # of the part's own code, too
-                sys.exit(f"error: the part {name} cannot be saved and loaded: {error!r}")
-        if self.state is not None:
-            generators = self.state["generators"]
-            torch.set_rng_state(generators["torch"])
-            np.random.set_state(generators["numpy"])
-            random.setstate(generators["random"])
-            if device.type == "cuda" and "cuda" in generators:
-                torch.cuda.set_rng_state(generators["cuda"], device)
+        if saved:
+            torch.set_rng_state(self.state["generators"]["torch"])
+            np.random.set_state(self.state["generators"]["numpy"])
+            random.setstate(self.state["generators"]["random"])
+            if device.type == "cuda" and "cuda" in self.state["generators"]:
+                torch.cuda.set_rng_state(self.state["generators"]["cuda"], device)
         if self.goes_on:  # what came after the checkpoint is done again
             for newer in (f for f in self.folder.glob("checkpoint_*.pt") if int(f.stem[11:]) > self.global_step):
                 newer.unlink()
@@ -447,35 +462,37 @@ class Run:
         self.source = self.folder / f"{source.stem}{again}.py"
         self.source.write_bytes(source.read_bytes())
         versions = {"python": sys.version} | {p.name: p.version for p in importlib.metadata.distributions()}
-        about = {"command": sys.argv, "args": vars(self.args), "device": str(device), "versions": versions}
-        (self.folder / f"run{again}.json").write_text(json.dumps(about, indent=2))
+        about = {"script": source.name, "command": sys.argv, "args": vars(self.args), "device": str(device)}
+        (self.folder / f"run{again}.json").write_text(json.dumps(about | {"versions": versions}, indent=2))
         if self.args.track:
-            name, config = self.folder.name, vars(self.args)
-            importlib.import_module("wandb").init(id=name, resume="allow", config=config, sync_tensorboard=True)
+            settings = {"id": self.folder.name, "dir": self.folder, "resume": "allow", "config": vars(self.args)}
+            importlib.import_module("wandb").init(**settings, sync_tensorboard=True)
         self.writer = SummaryWriter(self.folder)
         gc.freeze()  # what there is now stays: 8 % faster on CartPole without its collector looking through it
         print(f"{self.folder}: on {device}; watch it with tensorboard --logdir {self.folder.parent}", flush=True)
 
-    def stop(self, number, frame):
-        """On Ctrl-C or SIGTERM: the run ends after the update under way; the second time the program ends at once."""
-        self.stopping = number
-        signal.signal(number, signal.SIG_DFL)
-
     def updates(self):
         """Yields the updates to do, 1 to the last, and shows the progress: a bar, or now and then a line in a file."""
+
+        def stop(number, frame):  # after the update under way; the second time the program ends at once
+            self.stopping = number
+            signal.signal(number, signal.SIG_DFL)
+
         for number in (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):
             if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
-                signal.signal(number, self.stop)
+                signal.signal(number, stop)
         lines = {"mininterval": 30, "bar_format": "{n_fmt}/{total_fmt} steps, {rate_fmt}, {remaining} left{postfix}\n"}
         form = {"unit": " steps", "unit_scale": True} | ({} if sys.stderr.isatty() else lines)
         self.first, self.began = self.global_step, time.perf_counter()
-        with tqdm(initial=self.global_step, total=self.num_updates * self.batch_size, **form) as bar:
+        total = self.global_step + (self.num_updates - self.update) * self.batch_size
+        with tqdm(initial=self.global_step, total=total, **form) as bar:
             while self.update < self.num_updates:
                 self.update += 1
                 yield self.update
                 bar.set_postfix_str(f"return {np.mean(self.returns or math.nan):.4g}", refresh=False)
                 bar.update(self.batch_size)
 
+    @one_line("the run's folder", OSError)
     def log_step(self, infos):
         """Counts a step of the environments, and logs each episode that ended in it."""
         self.global_step += self.args.num_envs
@@ -485,21 +502,18 @@ class Run:
             self.writer.add_scalar("charts/episodic_return", self.returns[-1], self.global_step)
             self.writer.add_scalar("charts/episodic_length", ended["episode"]["l"][i], self.global_step)
 
+    @one_line("the run's folder", OSError)
     def log_update(self, scalars):
-        """Logs the scalars of an update, a dict of numbers and tensors; ends the run where a loss is not finite."""
+        """Logs an update's scalars, numbers or tensors; ends the run where a loss or the gradient is not finite."""
         tensors = [torch.as_tensor(scalar, dtype=torch.float32, device=self.device) for scalar in scalars.values()]
-        scalars = dict(zip(scalars, torch.stack(tensors).cpu(), strict=True))  # in one copy
-        self.check_finite(**{name: scalar for name, scalar in scalars.items() if name.endswith("loss")})
+        scalars = dict(zip(scalars, torch.stack(tensors).tolist(), strict=True))  # in one copy
         scalars["charts/SPS"] = (self.global_step - self.first) / max(time.perf_counter() - self.began, 1e-9)
-        for name, scalar in scalars.items():
-            self.writer.add_scalar(name, float(scalar), self.global_step)
+        for name, number in scalars.items():
+            self.writer.add_scalar(name, number, self.global_step)
+            if not math.isfinite(number) and name.endswith(("loss", "norm")):
+                sys.exit(f"error: NaN or inf in {name} of update {self.update} of {self.folder}")
 
-    def check_finite(self, **tensors):
-        """Ends the run, and names the update, where one of the tensors has NaN or inf."""
-        for name, tensor in tensors.items():
-            if tensor.is_floating_point() and not tensor.isfinite().all():
-                sys.exit(f"error: NaN or inf in the {name} of update {self.update} of {self.folder}")
-
+    @one_line("the run's folder", OSError)
     def save(self):
         """Writes a checkpoint in full before it gets its name; keeps the newest two."""
         self.writer.flush()
@@ -511,35 +525,57 @@ class Run:
         state |= {"global_step": self.global_step, "update": self.update}
         state["parts"] = {name: part.state_dict() for name, part in self.parts.items()}
         state["log"] = {file.name: file.stat().st_size for file in self.folder.glob("events.*")}
-        temporary = self.folder / "checkpoint.tmp"
-        with open(temporary, "wb") as file:
-            torch.save(state, file)
+        torch.save(state, data := io.BytesIO())  # which has an error of its own for a file that cannot be written
+        with open(temporary := self.folder / "checkpoint.tmp", "wb") as file:
+            file.write(data.getbuffer())
+            file.flush()
             os.fsync(file)
         temporary.replace(self.folder / f"checkpoint_{self.global_step:012}.pt")
         for old in sorted(self.folder.glob("checkpoint_*.pt"))[:-2]:
             old.unlink()
 
+    @one_line("the run's folder", OSError)
     def close(self):
         """Closes the log; a run that never began leaves no folder."""
         gc.unfreeze()
-        self.lock.release()
         if self.writer is not None:
             self.writer.close()
         elif not self.goes_on:
             shutil.rmtree(self.folder)
+        self.lock.release()
+
+
+class Output:
+    """A stream whose reader may be gone, or may not know a letter: what it cannot take is dropped, and no run ends."""
+
+    def __init__(self, stream):
+        self.stream = stream
+
+    def __getattr__(self, name):
+        return getattr(self.stream, name)
+
+    def write(self, text):
+        try:
+            self.stream.write(text)
+            self.stream.flush()
+        except OSError:  # what is written from here on goes nowhere
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.stream.fileno())
+        except ValueError:
+            pass
 
 
 def main():
     """Trains as the command line says; what the command line got wrong is one line, without a traceback."""
     try:
-        with contextlib.closing(Run(*parse_args())) as run:
-            train(run.args, run)
-        if run.update < run.num_updates:
-            print(f"stopped; --resume {run.folder} goes on")
-            sys.exit(128 + run.stopping)
+        with contextlib.redirect_stdout(Output(sys.stdout)), contextlib.redirect_stderr(Output(sys.stderr)):
+            with contextlib.closing(Run(*parse_args())) as run:
+                train(run.args, run)
+            if run.update < run.num_updates:
+                print(f"stopped; --resume {run.folder} goes on")
+                sys.exit(128 + run.stopping)
     except KeyboardInterrupt:  # before the first update
         sys.exit(128 + signal.SIGINT)
-    except (Timeout, ModuleNotFoundError, gym.error.Error) as error:
+    except (ModuleNotFoundError, gym.error.Error) as error:
         hint = f": pip install {error.name}" if getattr(error, "name", None) else ""
         sys.exit(f"error: {error}{hint}")
 

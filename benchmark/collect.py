@@ -23,7 +23,7 @@ from tensorboard.backend.event_processing.event_file_loader import LegacyEventFi
 
 ROOT = Path(__file__).parents[1]
 NOT_OPTIONS = {
-    "seed", "env_id", "cuda", "threads", "track", "capture_video", "save_every", "resume", "runs_folder",
+    "seed", "env_id", "cuda", "threads", "async_envs", "track", "capture_video", "save_every", "resume", "runs_folder",
 }  # fmt: skip
 PACKAGES = {
     "python", "torch", "numpy", "gymnasium", "ale-py", "opencv-python-headless", "mujoco", "envpool", "gym-microrts",
@@ -81,11 +81,12 @@ def describe(run):
     about = json.loads((run / "run.json").read_text())
     args, about["run"], about["ours"] = about["args"], run.name, "--alg=ppo2" not in about["command"]
     if about["ours"]:
-        # older runs name their script in the folder's name only
-        about["script"] = Path(about["script"] if "script" in about else run.name.split("__")[1]).stem
+        script = Path(about.get("script") or about["command"][0]).stem
+        # some name their script in the folder's name only
+        about["script"] = script if (run / f"{script}.py").exists() else run.name.split("__")[1]
         source, batch_size = (run / f"{about['script']}.py").read_bytes(), args["num_envs"] * args["num_steps"]
         options, env_id, total = set(args) - NOT_OPTIONS, args["env_id"], args["total_timesteps"]
-        default = defaults(source)
+        default = {"exp_name": about["script"]} | defaults(source)
         options = {key for key in options if key not in default or default[key] != args[key]}
         about["source"] = hashlib.sha1(b"blob %d\0" % len(source) + source).hexdigest()
     else:

@@ -23,7 +23,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 # these change no number
-NOT_THE_EXPERIMENT = {"cuda", "threads", "track", "capture_video", "save_every", "resume", "runs_folder"}
+NOT_THE_EXPERIMENT = {
+    "cuda", "threads", "async_envs", "track", "capture_video", "save_every", "resume", "runs_folder",
+}  # fmt: skip
 
 
 def newest_step(run):
@@ -44,7 +46,8 @@ class Ours:
         self.args = dataclasses.asdict(tyro.cli(module.Args, args=self.options))
         default = dataclasses.asdict(module.Args())
         env_id = self.args["env_id"].replace("/", "-")
-        self.start = f"{env_id}__{self.args.get('exp_name') or self.script}__{seed}"
+        # as the script names its folder
+        self.start = re.sub("[/:]", "-", f"{self.args['env_id']}__{self.args.get('exp_name') or self.script}__{seed}")
         self.runs = Path(folder, self.args.get("runs_folder") or "runs")
         named = NOT_THE_EXPERIMENT | {"env_id", "seed", "total_timesteps"}
         others = [f"{key}={value}" for key, value in self.args.items() if key not in named and value != default[key]]

@@ -6,11 +6,13 @@ Rewrites the links to lines in docs/details.md, and sizes of diffs and scores in
 docs/diffs.html.
 """
 
+import ast
 import difflib
 import re
+from collections import Counter
 from functools import cache
 from html import escape
-from itertools import groupby, zip_longest
+from itertools import groupby, takewhile, zip_longest
 from pathlib import Path
 
 import markdown
@@ -21,10 +23,14 @@ from pygments.token import STANDARD_TYPES
 
 ROOT = Path(__file__).resolve().parents[1]
 README, DETAILS, PAGE = ROOT / "README.md", ROOT / "docs/details.md", ROOT / "docs/diffs.html"
-MARK = re.compile(r"\[(\w+ \d+)\]")
-# | script | parent | adds | diff | trains on | score | ..., of which the diff and the score are written here
-SCRIPT_ROW = r"^(\| \[`{}\.py`\]\(\w+\.py\) \|(?: `(\w+)\.py`)? \| (\w+) (\d+)(?:-(\d+))? \|)[^|]*(\|[^|]*\|)[^|]*\|"
+KINDS = ("speed", "check", "library")  # the marks of what is no detail; docs/details.md says what they mean
+MARK = re.compile(rf"\[(\w+ \d+|{'|'.join(KINDS)})\]")
+# | script | parent | adds | diff | of these marked | trains on | score | ...; the diff, its marks and the score are
+# written here
+SCRIPT_ROW = r"^(\| \[`{}\.py`\]\(\w+\.py\) \|(?: `(\w+)\.py`)? \| ([\w, -]+) \|)[^|]*\|[^|]*(\|[^|]*\|)[^|]*\|"
 SCORE_ROW = re.compile(r"^\| `(\w+)\.py`[^|]* \| ([^|]+) \| ([^|]+) \| ([^|]+) \|", re.MULTILINE)
+TOTALS = re.compile(r"(?<=<!-- sizes -->\n).*?(?=<!-- /sizes -->)", re.DOTALL)
+KIND_ROW = re.compile(r'^- <a id="\w+"></a>`\[(\w+)\]`: (.*)$', re.MULTILINE)
 DETAIL_ROW = re.compile(r'^(\| <a id="[\w-]+"></a>(\w+ \d+) \| (.*?) \| )(.*?)( \|)', re.MULTILINE)
 CONTEXT = 3  # unchanged lines shown around a change
 ALIKE = 0.6  # lines of this similarity are the same line, changed
@@ -71,7 +77,7 @@ HTML = """<!DOCTYPE html>
 change names the implementation details that it is about. A mark such as {example} leads to its row in docs/details.md,
 at the end of this page: where openai/baselines' ppo2 has it, and what studies found.</p>
 <div class="text"><table>
-<tr><th>diff</th><th>details that it adds or changes</th><th>lines</th></tr>
+<tr><th>diff</th><th>details that it adds or changes</th><th>lines</th><th>of these marked</th></tr>
 {contents}
 </table></div>
 {sections}
@@ -86,18 +92,22 @@ def lines(name):
     return (ROOT / f"{name}.py").read_text().splitlines()
 
 
+def details(text):
+    """["procgen 1", "continuous 8", "continuous 9"] of "procgen 1, continuous 8-9"."""
+    found = re.findall(r"(\w+) (\d+)(?:-(\d+))?", text)
+    return [f"{name} {number}" for name, first, last in found for number in range(int(first), int(last or first) + 1)]
+
+
 def scripts():
     """{name: (parent's name or "", [its own details])}, from the README's table."""
     rows = re.findall(SCRIPT_ROW.format(r"(\w+)"), README.read_text(), re.MULTILINE)
-    return {
-        name: (parent, [f"{group} {number}" for number in range(int(first), int(last or first) + 1)])
-        for _, name, parent, group, first, last, _ in rows
-    }
+    return {name: (parent, details(own)) for _, name, parent, own, _ in rows}
 
 
 def claims():
-    """{mark: what the detail is}, in the order of docs/details.md."""
-    return {mark: claim for _, mark, claim, _, _ in DETAIL_ROW.findall(DETAILS.read_text())}
+    """{mark: what the detail is, or the kind of line}, in the order of docs/details.md."""
+    text = DETAILS.read_text()
+    return {mark: claim for _, mark, claim, _, _ in DETAIL_ROW.findall(text)} | dict(KIND_ROW.findall(text))
 
 
 def marked_definitions(name, mark):
@@ -129,21 +139,73 @@ def changes(before, after):
     return [tuple(places) for kind, *places in matcher.get_opcodes() if kind != "equal"]
 
 
-def size(name, parent):
-    """(lines added, lines removed) on the way from the parent to the script."""
+def spoken_for(text, own):
+    """{number of a line: the marks that speak for it}, of the script's own details and of KINDS.
+
+    A mark speaks for its statement; in the head of a statement, or in the docstring of a definition, for all in it; in
+    a comment on a line of its own for what follows, up to the next mark, the paragraph's end, or where the text is
+    indented less. The nearest speaks alone.
+    """
+    rows, spans = text.splitlines(), []  # spans: (first, last, marks)
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.stmt | ast.ExceptHandler):
+            continue
+        one = isinstance(node, ast.If) and node.end_lineno == node.lineno + 1  # a condition is one with its statement
+        last = node.body[0].lineno - 1 if hasattr(node, "body") and not one else node.end_lineno
+        said = "\n".join(rows[node.lineno - 1 : last])
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            said += ast.get_docstring(node) or ""
+        spans.append((node.lineno, node.end_lineno, said))
+    for number, row in enumerate(rows, 1):
+        if row.lstrip().startswith("#"):
+            indent = row[: row.index("#")]
+            following = takewhile(lambda each: each.strip() and not MARK.search(each), rows[number:])
+            paragraph = takewhile(lambda each, indent=indent: each.startswith(indent), following)
+            spans.append((number, number + len(list(paragraph)), row))
+    found = {}
+    for first, last, said in sorted(spans, key=lambda span: span[0] - span[1]):  # the longest first
+        if marks := {mark for mark in MARK.findall(said) if mark in own or mark in KINDS}:
+            found |= dict.fromkeys(range(first, last + 1), marks)
+    return found
+
+
+def changed_below_args(name, parent):
+    """The numbers of the script's lines below Args, blank ones left out, that its parent has not."""
+    before, after = lines(parent), lines(name)
+    i, k = end_of_args(before), end_of_args(after)
+    places = {k + n + 1 for _, _, first, last in changes(before[i:], after[k:]) for n in range(first, last)}
+    return sorted(number for number in places if after[number - 1].strip())
+
+
+def size(name, parent, own):
+    """Counter of the lines "+" added and "-" removed on the way from the parent; and of those added below Args the ones
+    that belong to "details", or else to one of KINDS."""
     found = changes(lines(parent), lines(name))
-    return sum(m - k for _, _, k, m in found), sum(j - i for i, j, _, _ in found)
+    sizes = Counter({"+": sum(m - k for _, _, k, m in found), "-": sum(j - i for i, j, _, _ in found)})
+    speakers = spoken_for("\n".join(lines(name)), own)
+    for number in changed_below_args(name, parent):
+        marks = speakers.get(number, set())
+        sizes.update(["details"] if marks & set(own) else [kind for kind in KINDS if kind in marks][:1])
+    return sizes
+
+
+def in_words(sizes):
+    """"94 details, 12 speed" of a Counter of `size`."""
+    return ", ".join(f"{sizes[part]} {part}" for part in ("details", *KINDS) if sizes[part])
 
 
 def with_sizes_and_scores(text):
-    """README.md with the diff's size and the first score in each script's row, and with the sum of the sizes."""
+    """README.md with the diff's sizes and the first score in each script's row, and with the sums of the sizes."""
     scores = {name: f"{env_id}, {steps}: {score}" for name, env_id, steps, score in reversed(SCORE_ROW.findall(text))}
-    sizes = {name: size(name, parent) for name, (parent, _) in scripts().items() if parent}
+    sizes = {name: size(name, parent, own) for name, (parent, own) in scripts().items() if parent}
     for name in scripts():
-        cells = f"+{sizes[name][0]} -{sizes[name][1]}" if name in sizes else "", scores.get(name, "no long run yet")
-        text = re.sub(SCRIPT_ROW.format(name), rf"\1 {cells[0]} \6 {cells[1]} |", text, flags=re.MULTILINE)
-    added, removed = map(sum, zip(*sizes.values(), strict=True))
-    return re.sub(r"\*\*\+\d+ -\d+\*\*", f"**+{added} -{removed}**", text)
+        cells = [f"+{sizes[name]['+']} -{sizes[name]['-']}", in_words(sizes[name])] if name in sizes else ["", ""]
+        cells.append(scores.get(name, "no long run yet"))
+        row = rf"\g<1> {cells[0]} | {cells[1]} \g<4> {cells[2]} |"
+        text = re.sub(SCRIPT_ROW.format(name), row, text, flags=re.MULTILINE)
+    total = sum(sizes.values(), Counter())
+    sums = f"All {len(sizes)} have +{total['+']} -{total['-']} lines. Marked: {in_words(total)}.\n"
+    return TOTALS.sub(sums, text)
 
 
 # the page
@@ -228,10 +290,10 @@ def table_row(before, after, x, y, known):
 
 
 def title(text, own, known):
-    """The row above a change: the script's own details in its new lines, and the others that these name."""
+    """The row above a change: the script's own details and KINDS that a text names, and the others that it does."""
     found = [mark for mark in known if f"[{mark}]" in text]
-    html = "".join(f"<div>{named(mark, known)}</div>" for mark in found if mark in own)
-    others = " ".join(link(mark) for mark in found if mark not in own)
+    html = "".join(f"<div>{named(mark, known)}</div>" for mark in found if mark in own or mark in KINDS)
+    others = " ".join(link(mark) for mark in found if mark not in own and mark not in KINDS)
     return html + (f'<div class="others">also marked: {others}</div>' if others else "")
 
 
@@ -244,6 +306,7 @@ def end_of_args(text):
 def diff(name, parent, own, known):
     """The table of a script's diff to its parent; above the end of Args without titles of details."""
     before, after = ((lines(script), coloured(script)) for script in (parent, name))
+    speakers = spoken_for("\n".join(after[0]), own)
     i, k = end_of_args(before[0]), end_of_args(after[0])
     above = changes(before[0][:i], after[0][:k])
     below = [(i + a, i + b, k + c, k + d) for a, b, c, d in changes(before[0][i:], after[0][k:])]
@@ -263,8 +326,9 @@ def diff(name, parent, own, known):
                 pieces.append([])
             pieces[-1].append((a, b))
         for piece in pieces:
-            new = "\n".join(after[0][b] for _, b in piece if b is not None)
-            heading = title(new, own, known) or title("\n".join(after[0][k:m]), own, known)
+            new = [b for _, b in piece if b is not None and after[0][b].strip()]
+            marks = {f"[{mark}]" for b in new for mark in speakers.get(b + 1, ())}
+            heading = title("\n".join([*(after[0][b] for b in new), *marks]), own, known)
             if place < len(above):
                 heading = "" if place else "<div>Above the code: packages, docstring, imports, options</div>"
             if heading:
@@ -282,11 +346,11 @@ def page():
     for name, (parent, own) in table.items():
         if not parent:
             continue
-        added, removed = size(name, parent)
+        sizes = size(name, parent, own)
         first = "\n".join(lines(name)).split('"""')[1].split("\n")[0]
-        facts = f'<span class="plus">+{added}</span> <span class="minus">-{removed}</span>'
+        facts = f'<span class="plus">+{sizes["+"]}</span> <span class="minus">-{sizes["-"]}</span>'
         contents += f'<tr><td><a href="#{name}">{parent}.py → {name}.py</a></td>'
-        contents += f"<td>{', '.join(own)}</td><td>{facts}</td></tr>"
+        contents += f"<td>{', '.join(own)}</td><td>{facts}</td><td>{in_words(sizes)}</td></tr>"
         items = "".join(f"<li>{named(mark, known)}</li>" for mark in own)
         sections += f'<section id="{name}"><h2>{parent}.py → {name}.py {facts}</h2><p>{escape(first)}</p>'
         sections += f"<p>Details that it adds or changes:</p><ul>{items}</ul>{diff(name, parent, own, known)}</section>"

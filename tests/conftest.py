@@ -1,11 +1,26 @@
 """What holds in every test, and the fixtures that several files share."""
 
+import signal
+
 import pytest
 import torch
 
 # Before any script is imported, as one's default is the number of threads that it finds. As OMP_NUM_THREADS=1 in
 # `toy_envs.start`: their number may change the last bit of a result.
 torch.set_num_threads(1)
+
+# Tests that are started in the background, or by nohup, ignore these, and so would every script that they start.
+for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, handler)
+
+FORKING = {"test_multigpu.py", "test_cleanba.py", "test_impala.py"}
+
+
+def pytest_collection_modifyitems(items):
+    """The tests that fork ranks come first: later ones leave threads behind, with which a process cannot be forked."""
+    items.sort(key=lambda item: item.path.name not in FORKING)
+
 
 CUDA_BUILD = """
 import torch

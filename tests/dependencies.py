@@ -6,6 +6,7 @@ A script's PEP 723 block has the core of pyproject.toml and the extras that the 
 """
 
 import re
+import textwrap
 import tomllib
 from pathlib import Path
 
@@ -16,6 +17,9 @@ EXTRAS = {
     "ppo_atari.py": ["atari"],
     "ppo_atari_lstm.py": ["atari"],
     "ppo_atari_envpool.py": ["envpool"],
+    "ppo_atari_multigpu.py": ["envpool"],
+    "ppo_atari_cleanba.py": ["envpool"],
+    "impala_atari_cleanba.py": ["envpool"],
     "ppo_continuous_action.py": ["mujoco"],
     "ppo_procgen.py": ["procgen"],
     "ppo_multidiscrete.py": ["microrts"],
@@ -42,11 +46,13 @@ def asked(text):
 
 
 def block(script):
-    """The block that the script should have; its lists of dependencies are in one line where that is not too long."""
-    parts = [", ".join(f'"{line}"' for line in part) for part in needed(script) if part]
-    lines = [f"# dependencies = [{parts[0]}]"]
-    if len(parts) > 1 or len(lines[0]) > 120:
-        lines = ["# dependencies = [", *(f"#   {part}," for part in parts), "# ]"]
+    """The block that the script should have: the dependencies in one line, or in lines of at most 120 characters."""
+    core, extras = ([f'"{line}"' for line in part] for part in needed(script))
+    lines = [f"# dependencies = [{', '.join(core)}]"]
+    if extras or len(lines[0]) > 120:
+        whole = {"break_long_words": False, "break_on_hyphens": False}
+        rows = [row for part in (core, extras) for row in textwrap.wrap(", ".join(part), 115, **whole)]
+        lines = ["# dependencies = [", *(f"#   {row.removesuffix(',')}," for row in rows), "# ]"]
     python = PROJECT["requires-python"].split(",")[0]
     return "\n".join(["# /// script", f'# requires-python = "{python}"', *lines, "# ///", ""])
 

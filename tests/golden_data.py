@@ -82,10 +82,10 @@ class Config(NamedTuple):
     policy_numbers: Callable = lambda policy: policy.logits
     memory: bool = False  # the agent takes and gives a state, and its batches are sequences
 
-    def agent(self):
+    def agent(self, **options):
         """The script's agent with the weights that it starts with."""
         spaces = {"single_observation_space": self.observation_space, "single_action_space": self.action_space}
-        return self.script.Agent(SimpleNamespace(**spaces))
+        return self.script.Agent(SimpleNamespace(**spaces), **options)
 
     def load(self, agent, arrays):
         """Gives the agent ppo2's weights, a dict by ppo2's names; every parameter of the agent must be among them."""
@@ -158,7 +158,7 @@ TRUNK = layer("pi/mlp_fc0", "trunk.0") | layer("pi/mlp_fc1", "trunk.2")
 POLICY_TRUNK = layer("pi/mlp_fc0", "policy_trunk.0") | layer("pi/mlp_fc1", "policy_trunk.2")
 VALUE_TRUNK = layer("vf/mlp_fc0", "value_trunk.0") | layer("vf/mlp_fc1", "value_trunk.2")
 CNN = layer("pi/c1", "trunk.0", convolution) | layer("pi/c2", "trunk.2", convolution)
-CNN |= layer("pi/c3", "trunk.4", convolution) | layer("pi/fc1", "trunk.6")
+CNN |= layer("pi/c3", "trunk.4", convolution) | layer("pi/fc1", "trunk.7")
 OF_TF = ("kernel", "bias")  # a layer's variables where ppo2 leaves their names to TensorFlow
 IMPALA = layer("pi/layer_15", "trunk.14", dense_after_images(8, 8, 32), OF_TF)
 for stage in range(3):  # each a convolution, the pooling, and two blocks of two convolutions

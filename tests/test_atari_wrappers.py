@@ -11,6 +11,7 @@ import pytest
 from golden_data import load
 
 import ppo_atari
+import ppo_atari_lstm
 
 FAKE, REAL = load("e_atari_fake"), load("e_atari_real_Breakout")
 MEANINGS = {True: ["NOOP", "FIRE", "RIGHT", "LEFT"], False: ["NOOP", "UP", "RIGHT", "LEFT"]}
@@ -279,3 +280,57 @@ def test_noops_are_1_to_30():
     env = ppo_atari.NoopReset(Counter())
     counts = [env.reset(seed=1)[0]] + [env.reset()[0] for _ in range(600)]
     assert set(counts) == set(range(1, 31))
+
+
+class Short(gym.Env):
+    """A game of three steps and three lives, of which each step takes one; shows (game, step), and keeps what is asked.
+
+    A step after the end fails."""
+
+    observation_space, action_space = gym.spaces.Box(0, 99, (2,)), gym.spaces.Discrete(4)
+
+    def __init__(self, kind):
+        self.kind, self.game, self.asked = kind, 0, []
+        self.ale = SimpleNamespace(lives=lambda: 3 - self.steps)
+
+    def reset(self, *, seed=None, options=None):
+        self.game, self.steps = self.game + 1, 0
+        self.asked.append("reset")
+        return (self.game, 0), {}
+
+    def step(self, action):
+        assert self.steps < 3, "a step after the end of a game"
+        self.steps += 1
+        self.asked.append(action)
+        over = self.steps == 3
+        return (self.game, self.steps), 1.0, over and self.kind == "terminated", over and self.kind == "truncated", {}
+
+
+both_scripts = pytest.mark.parametrize("script", [ppo_atari, ppo_atari_lstm], ids=lambda script: script.__name__)
+both_ends = pytest.mark.parametrize("kind", ["terminated", "truncated"])
+
+
+@both_scripts
+@both_ends
+@pytest.mark.parametrize("noops, shown", [(2, (1, 2)), (3, (2, 0)), (7, (3, 1))])
+def test_a_game_that_ends_in_its_noops_is_reset(script, kind, noops, shown):
+    """At once, and what is shown is of the game that goes on; the other no-ops are of that game."""
+    env = script.NoopReset(game := Short(kind))
+    game.np_random = Draws(iter([noops]))
+    assert env.reset()[0] == shown
+    assert game.asked == ["reset", *([0, 0, 0, "reset"] * 3)[: noops + noops // 3]]
+
+
+@both_scripts
+@both_ends
+def test_a_game_that_ends_in_the_noop_after_a_lost_life_is_reset(script, kind):
+    """Of three lives two are lost by the agent's steps and the last by the no-op: the next game begins."""
+    env = script.EpisodicLife(game := Short(kind))
+    assert env.reset()[0] == (1, 0)
+    assert env.step(3)[2:4] == (True, False) and env.reset()[0] == (1, 2)  # a lost life; its no-op takes the next
+    _, _, terminated, truncated, _ = env.step(3)
+    assert (terminated, truncated) == (kind == "terminated", kind == "truncated") and env.reset()[0] == (2, 0)
+    env.step(3)
+    game.steps = 2  # one life is left, which the no-op takes
+    assert env.reset()[0] == (3, 0) and env.lives == 3
+    assert game.asked == ["reset", 3, 0, 3, "reset", 3, 0, "reset"]

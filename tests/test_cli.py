@@ -6,7 +6,17 @@ import sys
 
 import pytest
 import torch
-from toy_envs import CLASSIC_CONTROL, ROOT, SCRIPTS, every_script, finish, start, train
+from toy_envs import (
+    CLASSIC_CONTROL,
+    ROOT,
+    SCRIPTS,
+    checkpoint,
+    every_script,
+    finish,
+    same_weights,
+    start,
+    train,
+)
 
 ppo = SCRIPTS[0]
 
@@ -19,13 +29,18 @@ def one_line(capfd, end):
     return said
 
 
+def files(folder):
+    """All that is in a folder, but for an empty folder of runs."""
+    return {path for path in folder.rglob("*") if path.name != "runs" or list(path.iterdir())}
+
+
 def refusal(script, options, folder, capfd):
     """The one line with which `options` end the program; nothing else may be said, and no new file be there after."""
-    before = sorted(path for path in folder.rglob("*"))
+    before = files(folder)
     with pytest.raises(SystemExit) as end:
         train(script, options, folder)
     said = one_line(capfd, end)
-    assert sorted(path for path in folder.rglob("*")) == before
+    assert files(folder) == before
     return said
 
 
@@ -36,7 +51,7 @@ def test_an_environment_that_does_not_exist(script, tmp_path):
     status, output, errors = finish(start([ROOT / f"{script.name}.py", "--env-id", slip], tmp_path))
     assert status == 1 and "Traceback" not in errors
     assert re.fullmatch(rf"error: .*{right}.*\n", errors)
-    assert not list(tmp_path.iterdir())
+    assert not files(tmp_path)
 
 
 @every_script
@@ -59,16 +74,32 @@ def test_ids_that_name_nothing(script, env_id, tmp_path, capfd):
 
 @every_script
 def test_numbers_that_cannot_work(script, tmp_path, capfd):
-    for name, kind in {field.name: field.type for field in dataclasses.fields(script.module.Args)}.items():
-        flag = f"--{name.replace('_', '-')}"
-        for number in {int: ["-1"], float: ["-1", "nan", "inf"], float | None: ["-1", "nan", "inf"]}.get(kind, []):
+    """Those that PPO needs: counts from 1 up, sizes that divide, discounts from 0 to 1."""
+    for flag in ("--num-envs", "--num-steps", "--num-minibatches", "--update-epochs", "--threads"):
+        for number in ("0", "-1"):
             said = refusal(script, f"{flag} {number}", tmp_path, capfd)
             assert flag in said and number in said
-    for flag in ("--total-timesteps", "--num-envs", "--num-steps", "--num-minibatches", "--update-epochs"):
-        assert flag in refusal(script, f"{flag} 0", tmp_path, capfd)
-    assert "--num-minibatches" in refusal(script, "--num-minibatches 3", tmp_path, capfd)
+    for flag in ("--gamma", "--gae-lambda"):
+        for number in ("-0.1", "1.1", "nan", "inf"):
+            said = refusal(script, f"{flag} {number}", tmp_path, capfd)
+            assert flag in said and number in said
+    for flag in ("--learning-rate", "--clip-coef", "--max-grad-norm"):
+        for number in ("-1.0", "nan", "inf"):
+            said = refusal(script, f"{flag} {number}", tmp_path, capfd)
+            assert flag in said and number in said
+    assert "--seed" in refusal(script, "--seed -1", tmp_path, capfd)
+    assert "--total-timesteps" in refusal(script, "--total-timesteps 0", tmp_path, capfd)
     rollout = script.module.Args().num_envs * script.module.Args().num_steps
+    for number in (3 if rollout % 3 else 5, rollout, 2 * rollout):  # a minibatch of one step has no deviation
+        assert "--num-minibatches" in refusal(script, f"--num-minibatches {number}", tmp_path, capfd)
     assert str(rollout) in refusal(script, f"--total-timesteps {rollout - 1}", tmp_path, capfd)
+
+
+def test_other_numbers_are_the_users(tmp_path):
+    """A copy's option may be 0 or negative, and so may those whose sign PPO does not need."""
+    options = "--ent-coef -0.01 --vf-coef 0 --target-kl 0 --learning-rate 0 --gamma 0 --save-every 0 --seed 0"
+    args = checkpoint(train(ppo, f"{ppo.tiny} {options}", tmp_path))["args"]
+    assert args["ent_coef"] == -0.01 and args["vf_coef"] == args["target_kl"] == args["learning_rate"] == 0
 
 
 @every_script
@@ -76,7 +107,7 @@ def test_numbers_that_cannot_work(script, tmp_path, capfd):
 def test_a_wrong_flag(script, options, tmp_path, capfd):
     with pytest.raises(SystemExit) as end:
         train(script, options, tmp_path)
-    assert end.value.code == 2 and capfd.readouterr().err and not list(tmp_path.iterdir())
+    assert end.value.code == 2 and capfd.readouterr().err and not files(tmp_path)
 
 
 @every_script
@@ -86,7 +117,9 @@ def test_resume_of_nothing(script, tmp_path, capfd):
     (tmp_path / "nothing.pt").touch()
     (tmp_path / "half.pt").write_bytes(b"PK\x03\x04" + bytes(100))
     torch.save({"weights": torch.zeros(3)}, tmp_path / "another.pt")
-    for name in ("missing", "empty", "checkpoint.txt", "nothing.pt", "half.pt", "another.pt"):
+    (tmp_path / "of_damaged").mkdir()
+    (tmp_path / "of_damaged" / "checkpoint_000000000064.pt").write_bytes(b"PK")
+    for name in ("missing", "empty", "checkpoint.txt", "nothing.pt", "half.pt", "another.pt", "of_damaged"):
         assert name in refusal(script, f"--resume {name}", tmp_path, capfd)
 
 
@@ -95,8 +128,11 @@ def test_resume_of_another_scripts_run(script, tmp_path, capfd):
     other = SCRIPTS[SCRIPTS.index(script) - 1]
     run = train(other, f"{other.tiny} --num-envs 1 --num-steps 4 --total-timesteps 4 --num-minibatches 1", tmp_path)
     capfd.readouterr()
-    said = refusal(script, f"--resume {run}", tmp_path, capfd)
-    assert f"{other.name}.py" in said
+    before = checkpoint(run)
+    with pytest.raises(SystemExit) as end:
+        train(script, f"--resume {run}", tmp_path)
+    one_line(capfd, end)
+    assert same_weights(checkpoint(run), before) and len(list(run.glob("events.*"))) == 1
 
 
 def test_resume_with_another_environment(tmp_path, capfd):
@@ -105,6 +141,9 @@ def test_resume_with_another_environment(tmp_path, capfd):
     with pytest.raises(SystemExit) as end:
         train(ppo, f"--resume {run} --env-id Acrobot-v1", tmp_path)
     assert "Acrobot-v1" in one_line(capfd, end)
+    with pytest.raises(SystemExit) as end:
+        train(ppo, f"--resume {run} --seed 2", tmp_path)
+    assert "['CartPole-v1', 2, 'ppo']" in one_line(capfd, end)
 
 
 @every_script
@@ -118,7 +157,7 @@ def test_a_package_that_the_script_needs_is_missing(script, tmp_path):
         program = [ROOT / f"{script.name}.py", *script.quick.split()]
         status, _, errors = finish(start(program, folder, PYTHONPATH=str(folder)))
         assert status == 1 and re.fullmatch(rf"error: .*{package}.*pip install .+\n", errors)
-        assert not (folder / "runs").exists()
+        assert not list(folder.glob("runs/*"))
 
 
 @every_script
@@ -128,13 +167,16 @@ def test_a_package_for_an_option_is_missing(script, flag, package, tmp_path, cap
     for module in [name for name in sys.modules if name.startswith(f"{package}.")]:
         monkeypatch.setitem(sys.modules, module, None)
     said = refusal(script, f"{script.quick} {flag}", tmp_path, capfd)
-    assert package in said and "pip install" in said
+    films = script.name not in ("ppo_atari_envpool", "ppo_atari_multigpu", "ppo_procgen")
+    assert package in said and "pip install" in said if films or flag == "--track" else "film" in said
 
 
 @every_script
 def test_runs_cannot_be_written(script, tmp_path, capfd):
-    (tmp_path / "runs").write_text("a file, so that the folder cannot be made, not even by root")
-    assert "runs" in refusal(script, script.quick, tmp_path, capfd)
+    (tmp_path / "blocked").write_text("a file, so that the folder cannot be made, not even by root")
+    (tmp_path / "dangling").symlink_to("nowhere")
+    for name in ("blocked", "blocked/below", "dangling"):
+        assert name in refusal(script, f"{script.quick} --runs-folder {name}", tmp_path, capfd)
 
 
 @every_script
@@ -143,7 +185,7 @@ def test_help_lists_every_option(script, tmp_path, capsys, monkeypatch):
     with pytest.raises(SystemExit) as end:
         train(script, "--help", tmp_path)
     shown = " ".join(re.sub(r"\x1b\[[0-9;]*m|[│╭╮╰╯─]", " ", capsys.readouterr().out).split())
-    assert end.value.code == 0 and not list(tmp_path.iterdir())
+    assert end.value.code == 0 and not files(tmp_path)
     source = (ROOT / f"{script.name}.py").read_text()
     fields = dataclasses.fields(script.module.Args)
     assert len(fields) > 20

@@ -6,16 +6,14 @@ from html import unescape
 
 import pytest
 from dependencies import EXTRAS
-from test_scripts import marks_of, parents, text, texts
-from toy_envs import ROOT
+from test_scripts import children, every_child, parents, text
+from toy_envs import ROOT, SCRIPTS
 
 from docs import diffs
 
 DETAILS, README = diffs.DETAILS.read_text(), diffs.README.read_text()
 ROWS = [line for line in DETAILS.splitlines() if line.startswith("| <a id=")]
 every_row = pytest.mark.parametrize("row", ROWS, ids=lambda row: re.search(r"</a>(\w+ \d+)", row)[1].replace(" ", "_"))
-children = [script for script in texts if script.parent]
-every_child = pytest.mark.parametrize("script", children, ids=lambda script: script.name)
 
 
 def cells(row):
@@ -24,7 +22,7 @@ def cells(row):
 
 def scripts_table():
     """{script: the cells of its row in the README}."""
-    rows = [line for line in README.splitlines() if re.match(r"\| \[`ppo\w*\.py`\]", line)]
+    rows = [line for line in README.splitlines() if re.match(r"\| \[`(ppo|impala)\w*\.py`\]", line)]
     return {re.search(r"(\w+)\.py", row)[1]: cells(row.replace("| |", "|  |")) for row in rows}
 
 
@@ -39,11 +37,16 @@ def page():
 def test_every_detail_has_its_row():
     """In order, with an anchor and no empty cell, of six."""
     sizes = {"core": 13, "atari": 9, "continuous": 9, "lstm": 5, "procgen": 1, "multidiscrete": 1, "selfplay": 1}
-    sizes["aux"] = 4
+    sizes |= {"aux": 4, "cleanba": 9, "impala": 6}
     assert [cells(row)[0] for row in ROWS] == [
         f'<a id="{name}-{number}"></a>{name} {number}' for name, size in sizes.items() for number in range(1, size + 1)
     ]
     assert all(len(cells(row)) == 6 and all(cells(row)) for row in ROWS)
+
+
+def test_what_is_no_detail_is_explained():
+    assert [mark for mark in diffs.claims() if " " not in mark] == list(diffs.KINDS)
+    assert all(f'<a id="{kind}"></a>' in DETAILS and f"`[{kind}]`" in README for kind in diffs.KINDS)
 
 
 def test_the_docs_are_up_to_date():
@@ -61,8 +64,8 @@ def test_links_lead_to_the_mark(row):
         source = (ROOT / f"{name}.py").read_text().splitlines()
         assert f"[{mark}]" in source[int(number) - 1]
         assert any(re.match(rf"(def|class) {definition}\b", line) for line in source[: int(number)])
-    assert {name for name, *_ in links} >= {script.name for script in texts if mark in marks_of(script)}
-    assert links or cells(row)[2] == "not yet" and not any(f"[{mark}]" in text(script) for script in texts)
+    assert {name for name, *_ in links} >= {script.name for script in SCRIPTS if mark in script.marks}
+    assert links or cells(row)[2] == "not yet" and not any(f"[{mark}]" in text(script) for script in SCRIPTS)
 
 
 @every_row
@@ -73,6 +76,7 @@ def test_links_to_ppo2(row):
         lines = f"L{first}" + (f"-L{last}" if last else "")
         assert url == f"https://github.com/openai/baselines/blob/ea25b9e/baselines/{path}#{lines}"
     absent = re.search(r"</a>(\w+ \d+)", row)[1] in ("selfplay 1", "aux 3", "aux 4")
+    absent = absent or re.search(r"</a>(\w+) ", row)[1] in ("cleanba", "impala")
     assert links or absent and cells(row)[3] == "none"
 
 
@@ -82,40 +86,82 @@ def test_links_to_ppo2(row):
 def test_the_table_has_every_script():
     """Its parent and details as the tests know them, the extra that it needs, a command with its own default."""
     table = scripts_table()
-    assert set(table) == {path.stem for path in ROOT.glob("ppo*.py")} == set(parents)
-    for name, (_, parent, own, _, _, _, extra, command) in table.items():
-        group, first, last = parents[name].marks
+    assert set(table) == {path.stem for path in (*ROOT.glob("ppo*.py"), *ROOT.glob("impala*.py"))} == set(parents)
+    for name, (_, parent, own, _, _, _, _, extra, command) in table.items():
         assert parent.strip("`") == (f"{parents[name].parent}.py" if parents[name].parent else "")
-        assert own == f"{group} {first}" + (f"-{last}" if last > first else "")
+        assert set(diffs.details(own)) == parents[name].marks
         assert [word for word in [extra.strip("`")] if word] == EXTRAS[f"{name}.py"]
         default = importlib.import_module(name).Args().env_id
-        assert command == f"`python {name}.py --env-id {default}`"
-    assert diffs.scripts() == {name: (script.parent or "", sorted_marks(script)) for name, script in parents.items()}
+        starts = "torchrun --standalone --nproc-per-node 2" if name == "ppo_atari_multigpu" else "python"
+        assert command == f"`{starts} {name}.py --env-id {default}`"
+    assert {name: parent for name, (parent, _) in diffs.scripts().items()} == {
+        name: script.parent or "" for name, script in parents.items()
+    }
+    assert diffs.details("procgen 1, continuous 8-9") == ["procgen 1", "continuous 8", "continuous 9"]
 
 
-def sorted_marks(script):
-    return sorted(marks_of(script), key=lambda mark: int(mark.split()[1]))
+def marked(cell):
+    """{"details": 86, "speed": 12, ...} of a cell."""
+    return {kind: int(number) for number, kind in re.findall(r"(\d+) (\w+)", cell)}
 
 
 @every_child
 def test_size_of_a_diff(script):
-    """What it adds, less what it removes, is how much longer the script is."""
-    added, removed = map(int, re.fullmatch(r"\+(\d+) -(\d+)", scripts_table()[script.name][3]).groups())
+    """What it adds, less what it removes, is how much longer the script is; details are apart from what is none."""
+    cells = scripts_table()[script.name]
+    added, removed = map(int, re.fullmatch(r"\+(\d+) -(\d+)", cells[3]).groups())
     longer = len(text(script).splitlines()) - len(text(parents[script.parent]).splitlines())
     assert added - removed == longer and min(added, removed) > 0
+    counts = marked(cells[4])
+    assert list(counts) == [kind for kind in ("details", *diffs.KINDS) if kind in counts] and counts["details"] > 0
+    assert sum(counts.values()) < added
+
+
+BEFORE = """\
+class Args:
+    seed: int = 1
+
+
+def step():
+    look()
+    return act()
+"""
+AFTER = """\
+class Args:
+    seed: int = 2  # [lstm 1]
+
+
+def step():
+    if not fits():  # [check]
+        raise ValueError
+
+    look()  # [lstm 1] and [speed]: a detail
+    remember()  # [core 1] not its own
+    return act(fast=True)  # [speed]
+"""
+
+
+def test_what_is_counted(monkeypatch):
+    """Lines below Args that are new and not blank, each once."""
+    monkeypatch.setattr(diffs, "lines", {"before": BEFORE.splitlines(), "after": AFTER.splitlines()}.get)
+    expected = {"+": 7, "-": 3, "details": 1, "check": 2, "speed": 1}
+    sizes = diffs.size("after", "before", ["lstm 1"])
+    assert sizes == expected
+    assert diffs.in_words(sizes) == "1 details, 1 speed, 2 check"
 
 
 def test_size_of_all_diffs():
-    sizes = [re.findall(r"\d+", cells[3]) for cells in scripts_table().values() if cells[3]]
-    added, removed = (sum(map(int, column)) for column in zip(*sizes, strict=True))
-    assert len(sizes) == len(children) and f"**+{added} -{removed}**" in README
+    table = [cells for cells in scripts_table().values() if cells[3]]
+    added, removed = (sum(int(re.findall(r"\d+", row[3])[column]) for row in table) for column in (0, 1))
+    total = {kind: sum(marked(row[4]).get(kind, 0) for row in table) for kind in ("details", *diffs.KINDS)}
+    words = ", ".join(f"{number} {kind}" for kind, number in total.items())
+    assert len(table) == len(children)
+    assert f"All {len(table)} have +{added} -{removed} lines. Marked: {words}." in README
 
 
-def test_the_example_changes_lines_that_are_there():
-    quoted = re.search(r"In `my_ppo.py` the line `(.*?)` becomes", README)[1]
-    assert text(parents["ppo"]).count(quoted) == 1
-    below = text(parents["ppo"]).split("# [core 9]")[1].splitlines()[1:3]
-    assert "clipped_values =" in below[0] and "value_loss =" in below[1]
+def test_the_recipes_that_the_readme_names_are_there():
+    named = re.findall(r"recipes/\w+/[\w-]+\.diff", README)
+    assert len(named) >= 2 and all((ROOT / name).exists() for name in named)
 
 
 # the page
@@ -153,12 +199,14 @@ def test_the_page_shows_the_diff(page, script):
 
 @every_child
 def test_the_page_names_the_details(page, script):
-    """At the top all of the script's own, each with its claim; above every change below Args at least one of them."""
+    """At the top all of the script's own, each with its claim; above every change below Args at least one of them, or
+    what it is instead."""
     shown, claims = section(page, script), diffs.claims()
-    expected = [f"[{mark}] {claims[mark].replace('`', '')}" for mark in sorted_marks(script)]
+    _, own = diffs.scripts()[script.name]
+    expected = [f"[{mark}] {claims[mark].replace('`', '')}" for mark in own]
     assert [plain(item) for item in re.findall(r"<li>(.*?)</li>", shown)] == expected
     rows = re.findall(r"<tr.*?</tr>", shown)
-    titles = [re.findall(r"\[(\w+ \d+)\]", plain(row)) for row in rows if 'class="title"' in row]
+    titles = [diffs.MARK.findall(plain(row)) for row in rows if 'class="title"' in row]
     assert plain(next(row for row in rows if 'class="title"' in row)).startswith("Above the code")
-    assert all(set(title) & marks_of(script) for title in titles[1:])
-    assert set(sum(titles, [])) >= marks_of(script)
+    assert all(set(title) & (script.marks | {*diffs.KINDS}) for title in titles[1:])
+    assert set(sum(titles, [])) >= script.marks

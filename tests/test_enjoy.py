@@ -120,7 +120,7 @@ def test_returns_are_raw_and_statistics_frozen(tmp_path):
     games = list(enjoy.play(player, enjoy.Args(run, episodes=3), tmp_path))
     assert [length for _, length in games] == [16] * 3 and len(shown) == 48
     assert [score for score, _ in games] == pytest.approx([sum(rewards[i : i + 16]) for i in (0, 16, 32)])
-    mean, var, count = envs.obs_stats.mean, envs.obs_stats.var, envs.return_stats.count.item()
+    mean, var, count = envs.obs_stats.mean, envs.obs_stats.var, float(envs.return_stats.count)
     assert count > 500 and all(str(numbers) in str(saved) for numbers in (mean.tolist(), var.tolist(), count))
     raw = np.concatenate([np.stack(seen[i : i + 16]) for i in (0, 17, 34)])  # an episode's 17th ends it
     scaled = np.clip((raw - mean) / np.sqrt(var + 1e-8), -10, 10)
@@ -135,12 +135,12 @@ def test_the_memory_is_carried_from_step_to_step():
     )
     agent = LSTM.module.Agent(spaces)
     torch.nn.init.normal_(agent.policy.weight)
-    obs, dones = torch.randint(256, (8, 84, 84, 1), dtype=torch.uint8), torch.zeros(8, 1, dtype=torch.bool)
+    obs, dones = torch.randint(256, (8, 84, 84, 1), dtype=torch.uint8), torch.zeros(8, dtype=torch.bool)
     dones[[2, 5]] = True
     with torch.no_grad():
         agent.policy.bias -= agent(obs, (torch.zeros(1, 1, 128),) * 2, dones)[0].logits.mean(0)
         player = enjoy.Player(LSTM.module, spaces, agent, greedy=True)
-        actions = [player.act(obs[t, None].numpy(), dones[t].numpy(), {}).item() for t in range(8)]
+        actions = [player.act(obs[t, None].numpy(), dones[t, None].numpy(), {}).item() for t in range(8)]
         policy, _, state = agent(obs, (torch.zeros(1, 1, 128),) * 2, dones)
     assert actions == policy.logits.argmax(-1).tolist() and len(set(actions)) > 1
     for ours, theirs in zip(player.state, state, strict=True):
@@ -201,6 +201,30 @@ def test_an_edited_copy_is_rebuilt_by_the_source_in_its_folder(tmp_path, capsys,
     for half in ("", "class Args:\n    def"):
         (run / "my_edit.py").write_text(half)
         assert "my_edit.py" in refusal(run)
+
+
+def test_a_run_that_was_resumed_is_rebuilt_by_the_source_that_went_on(tmp_path, capsys, monkeypatch):
+    """Which has its step in its name. Without the folder it is the script beside enjoy.py, of the name without it."""
+    run = train(ppo, CLOCK, tmp_path)
+    assert train(ppo, f"--resume {run} --total-timesteps 192", tmp_path) == run
+    assert checkpoint(run)["script"] == "ppo_000000000096.py"
+    (run / "ppo.py").write_text("1 / 0")
+    games, *_ = play(run, capsys, episodes=3)
+    lone = tmp_path / "model.pt"
+    lone.write_bytes(sorted(run.glob("checkpoint*"))[-1].read_bytes())
+    enjoy.enjoy(enjoy.Args(lone, episodes=3))
+    note, _, *lines, _ = capsys.readouterr().out.splitlines()
+    assert note == f"{tmp_path} has no ppo_000000000096.py: taking {ROOT / 'ppo.py'}"
+    assert lines == [f"game {i}: return {score:g}, length {length}" for i, (score, length) in enumerate(games, 1)]
+
+
+def test_a_run_with_a_process_for_each_environment(tmp_path, capsys):
+    """Is played in this one, where it can be seen."""
+    run = train(ppo, f"{ppo.tiny} --async-envs", tmp_path)
+    assert checkpoint(run)["args"]["async_envs"]
+    filmed, *_ = play(run, capsys, episodes=1, video=True)
+    [film] = run.glob("videos*/*.mp4")
+    assert frames(film) == pytest.approx(filmed[0][1], abs=2)
 
 
 def test_a_checkpoint_without_its_folder(cartpole, tmp_path, capsys):

@@ -3,10 +3,14 @@
 Tried with ppo.py: test_scripts.py says that all of this is the same in every script.
 """
 
+import os
 import pickle
-import shutil
+import re
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -70,11 +74,11 @@ def test_the_second_ctrl_c_ends_the_program_at_once(tmp_path):
     while "learning" not in process.stdout.readline():
         pass
     process.send_signal(signal.SIGINT)
-    while "stopping after this update" not in process.stderr.readline():
-        assert process.poll() is None
+    with pytest.raises(subprocess.TimeoutExpired):  # the first waits for the update's end
+        process.wait(timeout=1)
     process.send_signal(signal.SIGINT)
     status, _, errors = finish(process)
-    assert status == -signal.SIGINT and "stopping after this update" not in errors
+    assert status == -signal.SIGINT and "Traceback" not in errors
 
 
 # A program for another process: ppo.py, whose files may not grow beyond a size from its first checkpoint on.
@@ -91,13 +95,13 @@ ppo.main()
 
 @pytest.mark.parametrize("size", [60_000, 10], ids=["in a checkpoint", "in the log"])
 def test_a_full_disk(size, tmp_path):
-    """One line says so; the last good checkpoint is whole, and nothing is half a file."""
+    """One line says so; the last good checkpoint is whole, and the run goes on from it."""
     status, _, errors = finish(start(["-c", FULL, size, *f"{ppo.tiny} --save-every 3".split()], tmp_path))
     assert status == 1
-    assert any(line.startswith("error: [Errno 27] File too large") for line in errors.splitlines())
+    assert errors.splitlines()[-1].startswith("error: ") and errors.splitlines()[-1].endswith("File too large")
     assert errors.count("Traceback") == (size == 10)  # the thread that writes the log has its own say
     run = newest_run(tmp_path)
-    assert [file.name for file in run.glob("checkpoint*")] == [f"checkpoint_{3 * 64:012}.pt"]
+    assert [file.name for file in run.glob("checkpoint_*")] == [f"checkpoint_{3 * 64:012}.pt"]
     train(ppo, f"--resume {run}", tmp_path)
     assert [step for step, _ in scalars(run)["losses/policy_loss"]] == list(range(64, 513, 64))
 
@@ -123,7 +127,7 @@ def test_a_number_that_is_not_finite_ends_the_run(what, number, tmp_path):
     options = "--num-envs 2 --num-steps 32 --total-timesteps 512 --save-every 1 --num-minibatches 1 --update-epochs 1"
     with patched() as patch:
         put_in_place_of_games(ppo, lambda images, index: Broken(images, what, number), patch.setattr)
-        with pytest.raises(SystemExit, match=f"NaN or inf in the {what} of update 4"):
+        with pytest.raises(SystemExit, match="NaN or inf in losses/policy_loss of update 4"):
             train(ppo, options, tmp_path)
     assert checkpoint(newest_run(tmp_path))["global_step"] == 3 * 64
     assert all(tensor.isfinite().all() for tensor in checkpoint(newest_run(tmp_path))["parts"]["agent"].values())
@@ -135,17 +139,112 @@ class Malice:
 
 
 def test_checkpoints_that_are_refused(tmp_path, capsys):
-    """One that holds more than plain values runs no code; half of one is named, and the one before it."""
+    """One that holds more than plain values runs no code; half of one is named, and the one before it is taken."""
     run = train(ppo, f"{ppo.tiny} --save-every 4", tmp_path)
     older, newer = sorted(run.glob("checkpoint_*.pt"))
-    shutil.copy(newer, tmp_path / "whole.pt")
-    for bad in (pickle.dumps(Malice()), newer.read_bytes()[:5000], b""):
-        newer.write_bytes(bad)
-        with pytest.raises(SystemExit, match=f"{newer.name} is not a whole checkpoint.*before is .*{older.name}"):
+    older.rename(older.with_suffix(".kept"))
+    for bad in (pickle.dumps(Malice()), newer.read_bytes()[:5000], b"", None):
+        torch.save({"args": Malice(), "parts": {}}, newer) if bad is None else newer.write_bytes(bad)
+        capsys.readouterr()
+        with pytest.raises(SystemExit, match="^error: --resume .*: there is no whole checkpoint$"):
             train(ppo, f"--resume {run}", tmp_path)
-    torch.save({"script": Malice()}, newer)
-    with pytest.raises(SystemExit, match="is not a whole checkpoint of plain values"):
-        train(ppo, f"--resume {run}", tmp_path)
-    assert "this was run" not in capsys.readouterr().out
-    train(ppo, f"--resume {older}", tmp_path)
-    assert checkpoint(run)["parts"]["agent"].keys() == torch.load(tmp_path / "whole.pt")["parts"]["agent"].keys()
+        said = capsys.readouterr().out
+        assert said.startswith(f"{newer} is not a whole checkpoint of plain values") and "this was run" not in said
+    older.with_suffix(".kept").rename(older)
+    assert train(ppo, f"--resume {run}", tmp_path) == run
+    assert f"{newer} is not a whole checkpoint" in capsys.readouterr().out
+    assert checkpoint(run)["global_step"] == 512
+
+
+class Failing(Clock):
+    """Raises what a user's own environment might, in its hundredth step."""
+
+    error, count = None, 0
+
+    def step(self, action):
+        self.count += 1
+        if self.count == 100:
+            raise self.error
+        return super().step(action)
+
+
+@pytest.mark.parametrize("error", [OSError("the disk of the game"), ValueError("the game"), TimeoutError("no answer")])
+def test_an_error_of_the_environment_keeps_its_traceback(error, tmp_path):
+    """It is no SystemExit, which would hide where it came from; the last checkpoint stays."""
+    with patched((Failing, "error", error)) as patch:
+        put_in_place_of_games(ppo, lambda images, index: Failing(images), patch.setattr)
+        with pytest.raises(type(error)) as raised:
+            train(ppo, "--num-envs 2 --num-steps 32 --total-timesteps 512 --save-every 1", tmp_path)
+    assert raised.value is error and raised.traceback[-1].path == Path(__file__)
+    assert checkpoint(newest_run(tmp_path))["global_step"] == 3 * 64
+
+
+def test_a_running_runs_folder_takes_no_second_process(tmp_path):
+    """One line, and the running one goes on; when it has ended, or was killed, the folder is free."""
+    process, run = started([ppo.module.__file__, *LONG.replace("--save-every 0", "--save-every 1").split()], tmp_path)
+    while not list(run.glob("checkpoint_*.pt")):
+        time.sleep(0.05)
+    before = {path.name for path in run.iterdir() if path.suffix != ".pt"}
+    status, _, errors = finish(start([ppo.module.__file__, "--resume", run], tmp_path))
+    assert status == 1 and re.fullmatch(r"error: .*lock.*\n", errors), errors
+    assert {path.name for path in run.iterdir() if path.suffix not in (".pt", ".tmp")} == before
+    assert process.poll() is None
+    process.kill()
+    assert finish(process)[0] == -signal.SIGKILL
+    step = checkpoint(run)["global_step"]
+    assert train(ppo, f"--resume {run} --total-timesteps {step + 64}", tmp_path) == run
+
+
+def test_runs_that_start_in_the_same_second_have_a_folder_each(tmp_path):
+    """Three learning rates of one seed, started together."""
+    with patched((time, "strftime", lambda *args: "20260101-000000")):
+        runs = [train(ppo, f"{ppo.tiny} --learning-rate {rate}", tmp_path) for rate in (0.1, 0.01, 0.001)]
+    name = "CartPole-v1__ppo__1__20260101-000000"
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == [name, f"{name}-2", f"{name}-3"]
+    assert [checkpoint(run)["args"]["learning_rate"] for run in runs] == [0.1, 0.01, 0.001]
+    assert [len(list(run.glob("events.*"))) for run in runs] == [1, 1, 1]
+
+
+def test_three_processes_started_together_have_a_folder_each(tmp_path):
+    options = f"--num-envs 2 --num-steps 32 --total-timesteps 128 --runs-folder {tmp_path / 'several' / 'runs'}"
+    processes = [start([ppo.module.__file__, *options.split()], tmp_path) for _ in range(3)]
+    for status, _, errors in map(finish, processes):
+        assert status == 0, errors
+    folders = list((tmp_path / "several" / "runs").iterdir())
+    assert len(folders) == 3
+    assert [checkpoint(folder)["global_step"] for folder in folders] == [128] * 3
+
+
+def children(pid):
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+ASYNC = "--num-envs 3 --num-steps 32 --total-timesteps 10000000 --save-every 1 --async-envs"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks its workers up in /proc")
+def test_a_worker_that_is_killed_ends_the_run(tmp_path):
+    """With an error, and soon; no process is left, the last checkpoint stays and goes on."""
+    process, run = started([ppo.module.__file__, *ASYNC.split()], tmp_path)
+    while not list(run.glob("checkpoint_*.pt")):
+        time.sleep(0.05)
+    workers = children(process.pid)
+    assert len(workers) >= 3
+    os.kill(workers[-1], signal.SIGKILL)
+    status, _, errors = finish(process, seconds=60)
+    assert status == 1 and "Error" in errors.splitlines()[-1]
+    assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
+    step = checkpoint(run)["global_step"]
+    assert step > 0 and train(ppo, f"--resume {run} --total-timesteps {step + 96}", tmp_path) == run
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks its workers up in /proc")
+def test_ctrl_c_with_workers_saves_and_ends_the_run(tmp_path):
+    """A terminal sends SIGINT to the workers, too."""
+    process, run = started([ppo.module.__file__, *ASYNC.replace("--save-every 1", "--save-every 0").split()], tmp_path)
+    for pid in (*children(process.pid), process.pid):
+        os.kill(pid, signal.SIGINT)
+    status, output, errors = finish(process, seconds=60)
+    assert status == 128 + signal.SIGINT and "Traceback" not in errors, errors
+    step = checkpoint(run)["global_step"]
+    assert [at for at, _ in scalars(run)["losses/policy_loss"]] == list(range(96, step + 1, 96))

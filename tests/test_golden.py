@@ -1,5 +1,6 @@
 """Forward pass, losses, gradients, updates, schedules and initial weights: equal to ppo2's recorded numbers."""
 
+from contextlib import closing
 from types import SimpleNamespace
 
 import gymnasium as gym
@@ -37,7 +38,11 @@ def recorded(request):
     return CONFIGS[request.param], load(f"b_{request.param}")
 
 
-COLUMNS = "actions", "old_neglogpacs", "old_values", "returns"
+def recorded_batch(config, data):
+    """ppo2's recorded batch, in ppo2's rows."""
+    names = {"actions": "actions", "logprobs": "old_neglogpacs", "values": "old_values", "returns": "returns"}
+    batch = {"obs": config.obs(data["obs"])} | {ours: torch.from_numpy(data[name]) for ours, name in names.items()}
+    return batch | {"logprobs": -batch["logprobs"]}
 
 
 def by_steps(column, num_envs):
@@ -48,9 +53,9 @@ def by_steps(column, num_envs):
 def forward(p, batch):
     """(policy, values, expected): what the agent gives, and from ppo2's numbers of a name, in ppo2's rows, ours."""
     if not p.config.memory:
-        return *p.agent(batch.obs), lambda name: p.data[name]
-    policy, values, _ = p.agent(batch.obs, batch.state, batch.dones)
-    return policy, values, lambda name: by_steps(p.data[name], batch.dones.shape[1]).numpy()
+        return *p.agent(batch["obs"]), lambda name: p.data[name]
+    policy, values, _ = p.agent(batch["obs"], batch["state"], batch["dones"])
+    return policy, values, lambda name: by_steps(p.data[name], int(p.data["nenv"])).numpy()
 
 
 @pytest.fixture
@@ -60,13 +65,11 @@ def problem(recorded):
     agent = config.agent()
     config.load(agent, theta0(data))
     args = config.script.Args(**{name: float(data[name]) for name in ("ent_coef", "vf_coef", "max_grad_norm")})
-    columns = config.obs(data["obs"]), *(torch.from_numpy(data[name]) for name in COLUMNS)
+    batch = recorded_batch(config, data)
     if config.memory:  # ppo2 has environment by environment, we step by step
-        columns = [by_steps(column, int(data["nenv"])) for column in columns]
+        batch = {name: by_steps(column, int(data["nenv"])) for name, column in batch.items()}
         cell, hidden = (torch.from_numpy(part)[None] for part in np.split(data["states"], 2, axis=1))
-        columns += torch.from_numpy(data["dones_TN"]), (hidden, cell)
-    obs, actions, neglogpacs, *others = columns
-    batch = config.script.Batch(obs, actions, -neglogpacs, *others)
+        batch |= {"dones": torch.from_numpy(data["dones_TN"]).flatten(), "state": (hidden, cell)}
     optimizer = torch.optim.Adam(agent.parameters(), float(data["lr"]), fused=True)  # as in train()
     step = (agent, optimizer, batch, float(data["cliprange"]), args)
     return SimpleNamespace(config=config, data=data, agent=agent, optimizer=optimizer, batch=batch, step=step)
@@ -87,7 +90,7 @@ def test_forward(problem):
     policy, value, expected = forward(p, p.batch)
     close(value, expected("value"), 1e-5)
     close(p.config.policy_numbers(policy), p.config.pdflat(expected("pdflat")), 1e-5)
-    close(-policy.log_prob(p.batch.actions), expected("neglogp"), 1e-5)
+    close(-policy.log_prob(p.batch["actions"]), expected("neglogp"), 1e-5)
     close(policy.entropy(), expected("entropy_per_sample"), 1e-5)
 
 
@@ -162,17 +165,18 @@ def test_trace_of_four_updates():
             rewards, values.numpy(), opens[now], next_value, opens[now.stop], args.gamma, args.gae_lambda
         )
         returns = torch.from_numpy(advantages) + values
-        rollout = ppo.Batch(obs, actions, logprobs, values, returns)
-        for ours, theirs in zip(rollout, ("obs", "actions", "neglogpacs", "values", "returns"), strict=True):
-            expected = data[f"roll_{theirs}"][update].reshape(N, M, *ours.shape[2:]).swapaxes(0, 1)
+        rollout = {"obs": obs, "actions": actions, "logprobs": logprobs, "values": values, "returns": returns}
+        for name, ours in rollout.items():
+            theirs = data["roll_neglogpacs" if name == "logprobs" else f"roll_{name}"][update]
+            expected = theirs.reshape(N, M, *ours.shape[2:]).swapaxes(0, 1)
             # a return adds up some 20 rewards and values, hence 1e-4; the others are numbers of size 1
-            close(ours, -expected if theirs == "neglogpacs" else expected, 1e-4 if theirs == "returns" else 1e-5)
+            close(ours, -expected if name == "logprobs" else expected, 1e-4 if name == "returns" else 1e-5)
         np.testing.assert_array_equal(opens[now].T.reshape(-1), data["roll_masks"][update])
-        batch = ppo.Batch(*(x.flatten(0, 1) for x in rollout))
+        batch = {name: column.flatten(0, 1) for name, column in rollout.items()}
         for order in orders:
             for rows in np.split(order % M * N + order // M, int(data["nminibatches"])):
                 optimizer.param_groups[0]["lr"] = float(data["train_lr"][step])
-                minibatch = ppo.Batch(*(x[rows] for x in batch))
+                minibatch = {name: column[rows] for name, column in batch.items()}
                 stats = ppo.gradient_step(agent, optimizer, minibatch, float(data["cliprange"]), args)
                 close([stats[ours] for ours in STATS.values()], data["train_stats"][step], 1e-5)
                 step += 1
@@ -209,7 +213,6 @@ class CountingVector:
     """The same as a vector environment of next to no cost."""
 
     single_observation_space, single_action_space = Counting.observation_space, Counting.action_space
-    unwrapped = None
 
     def __init__(self, num_envs):
         self.num_envs = num_envs
@@ -230,7 +233,7 @@ class CountingVector:
 class Idle(nn.Module):
     """An agent of next to no cost, which is its own policy."""
 
-    def __init__(self, envs):
+    def __init__(self, envs, bf16=False):
         super().__init__()
         self.weight, self.zeros = nn.Parameter(torch.zeros(1)), torch.zeros(envs.num_envs)
 
@@ -246,18 +249,20 @@ class Idle(nn.Module):
 
 def record_train(script, case, monkeypatch, tmp_path, **changes):
     """Runs train() with a recorded case's sizes. Of the gradient steps, each [updates, epochs, minibatches, ...]:
-    the learning rates, the clip ranges, and the rows as ppo2 counts them in a rollout, env * M + step."""
-    M, seed, calls = int(SCHEDULES[f"{case}/M"]), 10, []
+    the learning rates, the clip ranges, the rows as ppo2 counts them in a rollout, env * M + step, and the minibatches.
+    """
+    M, seed, calls, minibatches = int(SCHEDULES[f"{case}/M"]), 10, [], []
     sizes = [int(SCHEDULES[f"{case}/{name}"]) for name in ("nupdates", "noptepochs", "nminibatches")]
     lr, clip = SCHEDULES[f"{case}/lr"], SCHEDULES[f"{case}/cliprange"]
 
-    def gradient_step(agent, optimizer, minibatch, clip_coef, args):
+    def gradient_step(agent, optimizer, minibatch, clip_coef, args, loss_function):
         if not calls:  # the optimizer is the one that the tests above build themselves
             [group], own = optimizer.param_groups, torch.optim.Adam(agent.parameters(), fused=True)
             assert type(optimizer) is torch.optim.Adam
             assert all(group[name] == own.defaults[name] for name in ("betas", "weight_decay", "amsgrad", "maximize"))
             assert set(group["params"]) == set(agent.parameters())
-        calls.append((optimizer.param_groups[0]["lr"], clip_coef, minibatch.obs.numpy().astype(int)))
+        calls.append((optimizer.param_groups[0]["lr"], clip_coef, minibatch["obs"].numpy().astype(int)))
+        minibatches.append(minibatch)
         return {"policy_loss": torch.zeros(()), "value_loss": torch.zeros(())}
 
     monkeypatch.chdir(tmp_path)
@@ -268,13 +273,14 @@ def record_train(script, case, monkeypatch, tmp_path, **changes):
         learning_rate=float(lr[0]), anneal_lr=len(set(lr)) > 1, clip_coef=float(clip[0]),
         anneal_clip=len(set(clip)) > 1, **changes,
     )  # fmt: skip
-    script.train(args)
+    with closing(script.Run(args, None, None)) as run:
+        script.train(args, run)
     assert len(calls) == np.prod(sizes)
     lrs, clips, obs = (np.array(column) for column in zip(*calls, strict=True))
     assert obs.shape == (len(calls), int(SCHEDULES[f"{case}/nbatch_train"]), 2)
     env, steps = np.moveaxis(obs.reshape(*sizes, -1, 2), -1, 0)
     np.testing.assert_array_equal(steps // M, np.arange(sizes[0])[:, None, None, None] + np.zeros_like(env))
-    return lrs.reshape(sizes), clips.reshape(sizes), (env - seed) * M + steps % M
+    return lrs.reshape(sizes), clips.reshape(sizes), (env - seed) * M + steps % M, minibatches
 
 
 def assert_as_recorded(case, lrs, clips, rows):
@@ -299,14 +305,14 @@ SHORT = [(script, case) for case in ("const", "clip_sched", "ff_idx") for script
 @pytest.mark.parametrize("script, case", LONG + SHORT)
 def test_schedules_and_minibatches(script, case, monkeypatch, tmp_path):
     stub(script, monkeypatch)
-    assert_as_recorded(case, *record_train(script, case, monkeypatch, tmp_path))
+    assert_as_recorded(case, *record_train(script, case, monkeypatch, tmp_path)[:3])
 
 
 @pytest.mark.parametrize("script", [ppo, ppo_shared])
 def test_schedules_with_environments_of_gymnasium(script, monkeypatch, tmp_path):
     """The same through the script's own make_envs and Agent."""
     monkeypatch.setitem(gym.registry, "Counting-v0", gym.envs.registration.EnvSpec("Counting-v0", entry_point=Counting))
-    assert_as_recorded("ff_idx", *record_train(script, "ff_idx", monkeypatch, tmp_path, env_id="Counting-v0"))
+    assert_as_recorded("ff_idx", *record_train(script, "ff_idx", monkeypatch, tmp_path, env_id="Counting-v0")[:3])
 
 
 @pytest.mark.parametrize("script, case", SHORT)
@@ -327,15 +333,17 @@ def test_minibatches_are_slices_of_the_shuffled_rollout(script, case, monkeypatc
 
 
 class IdleMemory(Idle):
-    """The same, as ppo_atari_lstm.py calls it."""
+    """The same, as ppo_atari_lstm.py calls it. Its hidden state is the seed that it saw last, its cell the steps."""
 
     def forward(self, obs, state, dones):
-        return self, self.zeros[: len(obs)], state
+        return self, self.zeros[: len(obs)], tuple(column.repeat(128, 1).T[None] for column in obs.T)
 
 
 @pytest.mark.parametrize("case", ["rec_idx", "rec_idx_4_1"])
 def test_recurrent_minibatches_are_whole_environments(case, monkeypatch, tmp_path):
-    """Given ppo2's orders of the environments, each minibatch is the same sequences; ours are step by step."""
+    """Given ppo2's orders of the environments, each minibatch is the same sequences; ours are step by step.
+
+    With them come the states that these environments had before the rollout."""
     states, N = SCHEDULES[f"{case}/states"].astype(int), int(SCHEDULES[f"{case}/N"])
     orders = iter(states.reshape(-1, N))
 
@@ -347,11 +355,17 @@ def test_recurrent_minibatches_are_whole_environments(case, monkeypatch, tmp_pat
     stub(ppo_atari_lstm, monkeypatch)
     monkeypatch.setattr(ppo_atari_lstm, "Agent", IdleMemory)
     monkeypatch.setattr(torch, "randperm", randperm)
-    lrs, clips, rows = record_train(ppo_atari_lstm, case, monkeypatch, tmp_path)
+    lrs, clips, rows, minibatches = record_train(ppo_atari_lstm, case, monkeypatch, tmp_path)
     assert_as_recorded(case, lrs, clips, rows)
     theirs = SCHEDULES[f"{case}/flat_indices"]
     by_step = theirs.reshape(*states.shape, -1).swapaxes(-1, -2).reshape(theirs.shape)
     np.testing.assert_array_equal(rows, by_step)
+    first_steps = [minibatch["obs"][: states.shape[-1]] for minibatch in minibatches]
+    for (seeds, steps), minibatch in zip((obs.T for obs in first_steps), minibatches, strict=True):
+        hidden, cell = minibatch["state"]
+        expected = (seeds, steps - 1) if steps.any() else (seeds * 0, steps * 0)  # before the first update it is zero
+        close(hidden, expected[0].repeat(128, 1).T[None], 0)
+        close(cell, expected[1].repeat(128, 1).T[None], 0)
 
 
 # initial weights

@@ -6,7 +6,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from toy_envs import LSTM, checkpoint, patched, put_in_place_of_games, train
+from torch import nn
+from toy_envs import LSTM, Counting, checkpoint, patched, put_in_place_of_games, train
 
 import ppo_atari_lstm as script
 
@@ -32,11 +33,11 @@ def test_a_sequence_equals_its_steps(agent, seed):
     obs = torch.from_numpy(random.integers(0, 256, (T, E, 84, 84, 1), dtype=np.uint8))
     dones = torch.from_numpy(random.random((T, E)) < (0.0, 0.3, 0.7, 1.0)[seed])
     state = tuple(torch.from_numpy(random.normal(size=(1, E, 128)).astype(np.float32)) for _ in range(2))
-    policy, values, end = agent(obs.flatten(0, 1), state, dones)
+    policy, values, end = agent(obs.flatten(0, 1), state, dones.flatten())
     for t in range(T):
         if dones[t].any():  # from the definition: an opened episode knows nothing of what was before
             state = tuple(torch.where(dones[t, :, None], 0.0, s) for s in state)
-        step, value, state = agent(obs[t], state, torch.zeros(1, E, dtype=torch.bool))
+        step, value, state = agent(obs[t], state, torch.zeros(E, dtype=torch.bool))
         torch.testing.assert_close(values[t * E : (t + 1) * E], value, rtol=0, atol=1e-5)
         torch.testing.assert_close(policy.logits[t * E : (t + 1) * E], step.logits, rtol=0, atol=1e-5)
     for ours, theirs in zip(end, state, strict=True):
@@ -47,10 +48,11 @@ def test_the_second_bias_of_torch_stays_zero():
     torch.manual_seed(1)
     agent = script.Agent(SPACES)
     optimizer = torch.optim.Adam(agent.parameters(), 0.1, fused=True)
-    zeros = (torch.zeros(1, E, 128),) * 2
-    obs, dones = torch.randint(256, (T * E, 84, 84, 1), dtype=torch.uint8), torch.zeros(T, E, dtype=torch.bool)
-    columns = torch.randint(4, (T * E,)), torch.zeros(T * E), torch.zeros(T * E), torch.randn(T * E)
-    script.gradient_step(agent, optimizer, script.Batch(obs, *columns, dones, zeros), 0.1, script.Args())
+    B = T * E
+    batch = {"obs": torch.randint(256, (B, 84, 84, 1), dtype=torch.uint8), "actions": torch.randint(4, (B,))}
+    batch |= {"logprobs": torch.zeros(B), "values": torch.zeros(B), "returns": torch.randn(B)}
+    batch |= {"dones": torch.zeros(B, dtype=torch.bool), "state": (torch.zeros(1, E, 128),) * 2}
+    script.gradient_step(agent, optimizer, batch, 0.1, script.Args())
     assert not agent.lstm.bias_hh_l0.any() and agent.lstm.bias_ih_l0.any()
 
 
@@ -88,8 +90,8 @@ def recall(folder, forget):
 
     def measure(agent, minibatch, *rest):
         with torch.no_grad():
-            policy, *_ = agent(minibatch.obs, minibatch.state, minibatch.dones)
-            ratios.append((policy.log_prob(minibatch.actions) - minibatch.logprobs).exp())
+            policy, *_ = agent(minibatch["obs"], minibatch["state"], minibatch["dones"])
+            ratios.append((policy.log_prob(minibatch["actions"]) - minibatch["logprobs"]).exp())
         return loss(agent, minibatch, *rest)
 
     with patched((script, "ppo_loss", measure)) as patch:
@@ -107,7 +109,55 @@ def test_memory_solves_what_needs_memory(tmp_path):
     assert recall(tmp_path / "without", forget=True) < 0.7
 
 
+class Ages(nn.Module):
+    """In place of the agent: it values an observation of Counting by what its state tells of the episode so far.
+
+    The hidden state counts the observations of an episode; the cell keeps what the first one showed: which it is."""
+
+    def __init__(self, envs, bf16):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(2))
+
+    def forward(self, obs, state, dones):
+        age, which = (s * ~dones[:, None] for s in state)
+        index, episode = obs[:, 0, 0, :2].float().T[..., None]
+        age, which = age + 1, torch.where(age == 0, 100 * episode + 10 * index + 10, which)
+        return script.Categorical(self.weight.expand(len(obs), 2)), (which + age)[0, :, 0], (age, which)
+
+
+def test_every_value_is_of_the_state_up_to_its_observation(tmp_path):
+    """Those of the steps, of the observation after the last one, and of those where a time limit cuts an episode."""
+    rollouts, gae, cuts = [], script.gae, 0
+
+    def keep(rewards, values, dones, next_value, *rest):
+        rollouts.append((rewards, np.append(values, [next_value], axis=0)))
+        return gae(rewards, values, dones, next_value, *rest)
+
+    def no_step(*_):
+        return {"policy_loss": torch.zeros(()), "value_loss": torch.zeros(())}
+
+    kinds = [(3, "truncated"), (5, "both"), (2, "truncated"), (4, "terminated")]
+    with patched((script, "Agent", Ages), (script, "gae", keep), (script, "gradient_step", no_step)) as patch:
+        toy = lambda images, index: Counting(images, index, kinds[index % 3 :] + kinds[: index % 3])  # noqa: E731
+        games = put_in_place_of_games(LSTM, toy, patch.setattr)
+        options = "--num-envs 4 --num-steps 8 --total-timesteps 128 --bootstrap-truncated"  # two are cut at once
+        train(LSTM, options, tmp_path)
+    assert len(rollouts) == 4
+    for update, (rewards, values) in enumerate(rollouts):
+        for index, game in enumerate(games):
+            steps = game.log[8 * update : 8 * update + 9]
+            for t, step in enumerate(steps):
+                _, episode, age, _ = step.obs
+                assert values[t, index] == 100 * episode + 10 * index + 10 + age + 1
+                if t < 8:
+                    cut = step.truncated and not step.terminated
+                    worth = step.reward + cut * 0.99 * (values[t, index] + 1)
+                    assert rewards[t, index] == pytest.approx(worth, rel=1e-5)
+                    cuts += cut
+    assert cuts > 8
+
+
 def test_environments_that_do_not_divide(tmp_path):
     with pytest.raises(SystemExit, match=r"^error: --num-minibatches must divide --num-envs"):
         train(LSTM, "--num-envs 6 --num-minibatches 4 --total-timesteps 1024", tmp_path)
-    assert not (tmp_path / "runs").exists()
+    assert not list(tmp_path.glob("runs/*"))

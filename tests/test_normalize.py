@@ -16,14 +16,16 @@ import ppo_procgen
 
 
 class Recorded(gym.vector.VectorEnv):
-    """Gives what the environments under ppo2's VecNormalize gave, and keeps the actions that it gets."""
+    """Gives what the environments under ppo2's VecNormalize gave, and keeps the actions that it gets.
+
+    Its episodes end as `kind` says, "terminated" or "truncated", which ppo2 does not tell apart."""
 
     num_envs = 3
     single_observation_space = gym.spaces.Box(-np.inf, np.inf, (5,), np.float32)
     single_action_space = gym.spaces.Box(-1.0, 2.0, (2,), np.float32)
 
-    def __init__(self, data):
-        self.data, self.step_count, self.actions = data, 0, []
+    def __init__(self, data, kind="terminated"):
+        self.data, self.kind, self.step_count, self.actions = data, kind, 0, []
         self.resets = iter((data["in_obs"][0], data["in_second_reset_obs"]))
 
     def reset(self, **kwargs):
@@ -36,7 +38,8 @@ class Recorded(gym.vector.VectorEnv):
         final_obs = np.array([np.full(5, 7.0) if d else None for d in done], dtype=object)
         infos = {"final_obs": final_obs} if done.any() else {}
         rewards, never = self.data["in_rews"][t].copy(), np.zeros(3, bool)
-        return self.data["in_obs"][t + 1].copy(), rewards, done, never, infos
+        ends = (done, never) if self.kind == "terminated" else (never, done)
+        return self.data["in_obs"][t + 1].copy(), rewards, *ends, infos
 
 
 @pytest.fixture
@@ -44,9 +47,14 @@ def data():
     return load("d_vecnormalize")
 
 
+@pytest.fixture(params=["terminated", "truncated"])
+def kind(request):
+    return request.param
+
+
 @pytest.fixture
-def envs(data):
-    return script.Normalize(Recorded(data), 0.99)
+def envs(data, kind):
+    return script.Normalize(Recorded(data, kind), 0.99)
 
 
 def assert_statistics(stats, data, name, t):
@@ -71,9 +79,9 @@ def test_equals_vecnormalize(envs, data):
         np.testing.assert_allclose(ours, data[f"full/second_reset_ob_{theirs}"], rtol=1e-9)
 
 
-def test_equals_vecnormalize_of_rewards_alone(data):
+def test_equals_vecnormalize_of_rewards_alone(data, kind):
     """The same of ppo_procgen.py's; the observations are the environments' own. Through a file after half of it."""
-    envs = ppo_procgen.Normalize(Recorded(data), 0.99)
+    envs = ppo_procgen.Normalize(Recorded(data, kind), 0.99)
     np.testing.assert_array_equal(envs.reset()[0], data["in_obs"][0])
     for t in range(200):
         for name, value in envs.state_dict().items():
@@ -97,9 +105,10 @@ def test_final_observations_are_scaled_and_do_not_count(envs, data):
     """They are for --bootstrap-truncated; ppo2's statistics never see them, which the test above shows."""
     envs.reset()
     for _ in range(int(data["in_dones"].any(axis=1).argmax()) + 1):
-        *_, terminated, _, infos = envs.step(np.zeros((3, 2), np.float32))
-    assert terminated.any()
-    for i in np.flatnonzero(terminated):
+        *_, terminated, truncated, infos = envs.step(np.zeros((3, 2), np.float32))
+    ended = terminated | truncated
+    assert ended.any()
+    for i in np.flatnonzero(ended):
         expected = (7.0 - envs.obs_stats.mean) / np.sqrt(envs.obs_stats.var + 1e-8)
         assert infos["final_obs"][i].dtype == np.float32
         np.testing.assert_allclose(infos["final_obs"][i], expected.clip(-10, 10), rtol=1e-6)
@@ -130,6 +139,22 @@ def test_statistics_survive_a_checkpoint(envs, data):
                 np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
         again.returns, again.env.step_count = envs.returns, envs.env.step_count
         envs = again
+
+
+@pytest.mark.parametrize("script", [script, ppo_procgen], ids=lambda script: script.__name__)
+def test_frozen_statistics_stay_as_they_are(script, data):
+    """And go on scaling, also after a reset."""
+    envs = script.Normalize(Recorded(data), 0.99)
+    envs.reset()
+    for _ in range(50):
+        envs.step(np.zeros((3, 2), np.float32))
+    envs.frozen, before = True, envs.state_dict()
+    deviation = np.sqrt(envs.return_stats.var + 1e-8)
+    for t in range(50, 100):
+        rewards = envs.step(np.zeros((3, 2), np.float32))[1]
+        np.testing.assert_allclose(rewards, (data["in_rews"][t] / deviation).clip(-10, 10), rtol=1e-6)
+    envs.reset()
+    assert envs.state_dict() == before
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

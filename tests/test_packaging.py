@@ -34,6 +34,8 @@ def test_what_is_written_into_a_script():
     assert EXTRAS.keys() == set(SCRIPTS)
     for script in SCRIPTS:
         assert asked(block(script))["dependencies"] == sum(needed(script), [])
+        assert max(map(len, block(script).splitlines())) <= 120
+        assert (ROOT / script).read_text().startswith(block(script)), "run python tests/dependencies.py"
     core, extras = needed("ppo_continuous_action.py")
     assert "gymnasium[mujoco]>=1.4" in core and "gymnasium>=1.4" not in core and extras == []
     assert needed("ppo_atari.py") == (PROJECT["dependencies"], OPTIONAL["atari"])

@@ -191,14 +191,14 @@ def test_every_step_of_a_batch_is_what_happened_in_the_game(gamma, games, tmp_pa
     rewards, _ = normalised(log, gamma)
     for number, update in enumerate(updates):
         batch = update.batch
-        assert batch.obs.dtype == torch.uint8 and batch.obs.shape == (48, 3, 64, 64)
-        rows = {tuple(key): row for row, key in enumerate(batch.obs[:, :, 0, 0].tolist())}
+        assert batch["obs"].dtype == torch.uint8 and batch["obs"].shape == (48, 3, 64, 64)
+        rows = {tuple(key): row for row, key in enumerate(batch["obs"][:, :, 0, 0].tolist())}
         assert len(rows) == 48
         for i, steps in enumerate(log):
             for t, (shown, action, *_) in enumerate(steps[8 * number : 8 * number + 8]):
                 row = rows[tuple(map(int, shown))]
-                assert (batch.obs[row] == torch.tensor(shown)[:, None, None]).all()
-                assert batch.actions[row] == action and batch.values[row] == update.values[t, i]
+                assert (batch["obs"][row] == torch.tensor(shown)[:, None, None]).all()
+                assert batch["actions"][row] == action and batch["values"][row] == update.values[t, i]
                 assert update.rewards[t, i] == pytest.approx(rewards[8 * number + t, i], rel=1e-5)
                 assert update.dones[t, i] == (shown[1] == 0 and 8 * number + t > 0)
     expected = []
@@ -250,11 +250,16 @@ def test_a_run_goes_on_where_it_was_stopped(games, tmp_path):
 
 
 def test_what_envpool_is_asked_for(games, tmp_path):
-    options = "--env-id heist --distribution-mode memory --num-levels 7 --start-level 100 --num-envs 3"
-    seed = 2**31 + 5  # which EnvPool cannot take
-    train(PROCGEN, f"{options} --seed {seed} --num-steps 8 --num-minibatches 1 --total-timesteps 24", tmp_path)
+    options = "--env-id heist --distribution-mode memory --num-levels 7 --start-level 100 --num-envs 3 --seed 5"
+    train(PROCGEN, f"{options} --num-steps 8 --num-minibatches 1 --total-timesteps 24", tmp_path)
     asked = {"game": "HeistMemory-v0", "num_envs": 3, "seed": 5, "num_levels": 7, "start_level": 100}
     assert games[-1].asked == asked
+
+
+def test_a_seed_beyond_what_envpool_takes(games):
+    """As it may be at the resume of a very long run."""
+    script.make_envs(script.Args(num_envs=3), None).reset(seed=2**31 + 5)
+    assert games[-1].asked["seed"] == 5
 
 
 @with_qt
@@ -313,7 +318,7 @@ def test_rows_do_not_meet_in_the_network():
 def test_what_there_is_not(options, named, games, tmp_path):
     with pytest.raises(SystemExit, match=rf"^error: .*{named}"):
         train(PROCGEN, f"{SMALL} {options}", tmp_path)
-    assert not list(tmp_path.iterdir()) and not games
+    assert not list(tmp_path.glob("runs/*")) and not games
 
 
 # A program for another process: the script where the library that EnvPool's Procgen needs is not in the system.
@@ -335,14 +340,14 @@ def test_without_qt(tmp_path):
     status, output, errors = finish(start(["-c", WITHOUT_QT], tmp_path))
     assert status == 1 and not output and errors.count("\n") == 1
     assert errors.startswith("error: ") and "Qt 5" in errors and "libqt5gui5" in errors
-    assert not list(tmp_path.iterdir())
+    assert not list(tmp_path.glob("runs/*"))
 
 
 def test_without_envpool(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "envpool", None)
     with pytest.raises(SystemExit, match=r"^error: .*envpool.*: pip install envpool$"):
         train(PROCGEN, "", tmp_path)
-    assert not list(tmp_path.iterdir())
+    assert not list(tmp_path.glob("runs/*"))
 
 
 def test_defaults():

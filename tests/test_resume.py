@@ -1,10 +1,15 @@
-"""Runs that are killed, and go on: as if nothing had been, with a log that has each step once.
+"""Runs that are killed, and go on: with what they had learned, and a log that has each step once.
 
 What is only plumbing is tried with ppo.py alone: test_scripts.py says that it is the same in every script.
 """
 
+import random
+import re
+import shutil
 import signal
+import time
 
+import numpy as np
 import pytest
 import torch
 from toy_envs import (
@@ -35,9 +40,9 @@ module = script.module
 if toy:
     toy_envs.put_in_place_of_games(script, lambda images, index: toy_envs.Clock(images))
 class Run(module.Run):
-    def log_update(self, update, scalars, **rollout):
-        super().log_update(update, scalars, **rollout)
-        if update == kill:
+    def log_update(self, scalars):
+        super().log_update(scalars)
+        if self.update == kill:
             self.writer.flush()
             os.kill(os.getpid(), signal.SIGKILL)
 module.Run = Run
@@ -87,7 +92,7 @@ def test_a_run_killed_twice_ends_as_one_that_was_not(script, tmp_path):
     expected, last = checkpoint(whole), checkpoint(run)
     assert same_weights(expected, last)
     assert last["returns"] == expected["returns"] and last["global_step"] == expected["global_step"] == 384
-    assert torch.equal(last["torch"], expected["torch"])
+    assert torch.equal(last["generators"]["torch"], expected["generators"]["torch"])
     optimizer, expected = last["parts"]["optimizer"], expected["parts"]["optimizer"]
     assert optimizer["param_groups"] == expected["param_groups"]
     assert optimizer["param_groups"][0]["steps"] == 12 * 2 * 2
@@ -96,35 +101,41 @@ def test_a_run_killed_twice_ends_as_one_that_was_not(script, tmp_path):
 
 
 @every_script
-def test_a_killed_run_on_its_real_environment_ends_as_one_that_was_not(script, tmp_path):
-    """Weights and log are the same to the last bit, as the resumed run brings its episodes back to where they were."""
-    options = f"{script.tiny} --save-every 2 --learning-rate 0.01"
-    whole = train(script, options, tmp_path / "whole")
-    run = killed(script, 5, options, tmp_path / "killed", toy=False)
-    assert train(script, f"--resume {run}", tmp_path / "killed") == run
-    assert same_weights(checkpoint(run), checkpoint(whole))
-    log = without_speed(scalars(run))
-    assert log == without_speed(scalars(whole))
-    args = checkpoint(run)["args"]
-    steps = range(rollout := args["num_envs"] * args["num_steps"], args["total_timesteps"] + 1, rollout)
-    assert [step for step, _ in log["losses/policy_loss"]] == list(steps)
-    rates = [0.01 * (1 - update / len(steps)) for update in range(len(steps))]
-    assert [value for _, value in scalars(run)["charts/learning_rate"]] == pytest.approx(rates)
+def test_a_killed_run_on_its_real_environment_goes_on(script, tmp_path):
+    """From its newest checkpoint, in new episodes: its log has each step once, and the schedules go on."""
+    run = killed(script, 5, f"{script.tiny} --save-every 2 --learning-rate 0.01", tmp_path, toy=False)
+    before = checkpoint(run)
+    args = before["args"]
+    rollout = args["num_envs"] * args["num_steps"]
+    assert (before["update"], before["global_step"]) == (4, 4 * rollout)
+    assert train(script, f"--resume {run}", tmp_path) == run
+    log, steps = scalars(run), range(rollout, args["total_timesteps"] + 1, rollout)
+    for tag in log.keys() - {"charts/episodic_return", "charts/episodic_length"}:
+        assert [step for step, _ in log[tag]] == list(steps)
+    for tag in log.keys() & {"charts/episodic_return", "charts/episodic_length"}:
+        assert [step for step, _ in log[tag]] == sorted(step for step, _ in log[tag])
+    rates = [0.01 * (1 - update / len(steps) * args["anneal_lr"]) for update in range(len(steps))]
+    assert [value for _, value in log["charts/learning_rate"]] == pytest.approx(rates)
+    assert checkpoint(run)["global_step"] == args["total_timesteps"] and not same_weights(checkpoint(run), before)
+    name = f"{before['global_step']:012}"
+    assert {path.name for path in run.iterdir() if "events." not in path.name and path.suffix != ".pt"} == {
+        f"{script.name}.py", f"{script.name}_{name}.py", "run.json", f"run_{name}.json", "lock"
+    }  # fmt: skip
+    assert before["script"] == f"{script.name}.py" and checkpoint(run)["script"] == f"{script.name}_{name}.py"
 
 
 # A program for another process: ppo.py, killed when half of its second checkpoint is on the disk.
 KILLED_WHILE_SAVING = """
 import os, signal, sys
-from pathlib import Path
 import ppo
-write_bytes, saved = Path.write_bytes, []
-def half(path, data):
-    saved.extend([path] if path.name == "checkpoint.tmp" else [])
-    if len(saved) < 2:
-        return write_bytes(path, data)
-    write_bytes(path, data[: len(data) // 2])
-    os.kill(os.getpid(), signal.SIGKILL)
-Path.write_bytes, sys.argv[0] = half, "ppo.py"
+fsync, saved = os.fsync, []
+def half(file):
+    saved.append(file)
+    if len(saved) == 2:
+        os.truncate(file.fileno(), file.tell() // 2)
+        os.kill(os.getpid(), signal.SIGKILL)
+    fsync(file)
+os.fsync, sys.argv[0] = half, "ppo.py"
 ppo.main()
 """
 
@@ -164,17 +175,229 @@ def test_a_finished_run_stays_as_it_is(tmp_path):
     log, before = scalars(run), checkpoint(run)
     assert on_clock(ppo, f"--resume {run}", tmp_path) == run
     assert scalars(run) == log and same_weights(checkpoint(run), before)
-    assert on_clock(ppo, f"--resume {run} --total-timesteps 96", tmp_path) == run  # fewer than it has
+    with pytest.raises(SystemExit, match="error: --total-timesteps 96"):  # fewer than it has
+        on_clock(ppo, f"--resume {run} --total-timesteps 96", tmp_path)
     assert scalars(run) == log and checkpoint(run)["global_step"] == before["global_step"]
 
 
-def test_going_back_to_an_older_checkpoint(tmp_path):
-    """A file can be named; what came after it is then no longer there, however often the run is killed again."""
-    whole = on_clock(ppo, CLOCK, tmp_path / "whole")
-    run = on_clock(ppo, CLOCK, tmp_path / "back")
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_a_checkpoint_that_is_named_begins_a_new_run(tmp_path):
+    """The run that it is of stays as it is, to the last byte; the new one goes on as that did."""
+    run = on_clock(ppo, CLOCK, tmp_path)
     older, newer = sorted(run.glob("checkpoint_*.pt"))
     assert (older.name, newer.name) == ("checkpoint_000000000320.pt", "checkpoint_000000000384.pt")
-    killed(ppo, 11, f"--resume {older}", tmp_path / "back")  # before it saves
-    on_clock(ppo, f"--resume {run}", tmp_path / "back")
+    before = contents(run)
+    new = on_clock(ppo, f"--resume {older}", tmp_path)
+    assert new != run and contents(run) == before
+    assert {path.name for path in new.iterdir() if "events." not in path.name} == {
+        "checkpoint_000000000384.pt", "ppo.py", "run.json", "lock"
+    }  # fmt: skip
+    expected = {tag: [point for point in points if point[0] > 320] for tag, points in scalars(run).items()}
+    assert without_speed(scalars(new)) == without_speed(expected)
+    assert same_weights(checkpoint(new), checkpoint(run))
+
+
+def test_a_damaged_checkpoint_is_passed_over(tmp_path, capsys):
+    """And said; the run goes on from the one before, and the log has each step once."""
+    whole = on_clock(ppo, CLOCK, tmp_path / "whole")
+    run = on_clock(ppo, CLOCK, tmp_path / "damaged")
+    newest = max(run.glob("checkpoint_*.pt"))
+    data = bytearray(newest.read_bytes())
+    data[len(data) // 2] ^= 1
+    newest.write_bytes(data)
+    capsys.readouterr()
+    assert on_clock(ppo, f"--resume {run}", tmp_path / "damaged") == run
+    assert f"{newest} is damaged" in capsys.readouterr().out
     assert without_speed(scalars(run)) == without_speed(scalars(whole))
     assert same_weights(checkpoint(run), checkpoint(whole))
+
+
+def test_another_number_of_environments(tmp_path):
+    """The run goes on to the last step that whole rollouts reach, and not past it; so does the bar."""
+    run = killed(ppo, 5, CLOCK, tmp_path)  # at step 128 of 384
+    bars = []
+
+    class Bar(ppo.module.tqdm):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            bars.append(self)
+
+    with patched((ppo.module, "tqdm", Bar)):
+        assert on_clock(ppo, f"--resume {run} --num-envs 5", tmp_path) == run  # rollouts of 80 steps: 3 more
+    assert [step for step, _ in scalars(run)["losses/policy_loss"]] == [32, 64, 96, 128, 208, 288, 368]
+    assert checkpoint(run)["global_step"] == 368 and checkpoint(run)["update"] == 7
+    [bar] = bars
+    assert (bar.initial, bar.n, bar.total) == (128, 368, 368)
+
+
+class Clocked:
+    """In place of the module time: perf_counter is what the test says."""
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def perf_counter(self):
+        return self.now
+
+    def __getattr__(self, name):
+        return getattr(time, name)
+
+
+def test_steps_per_second_after_a_resume(tmp_path):
+    """Of what this process did in its time: not of the steps that were done before."""
+    clock = Clocked()
+
+    class Run(ppo.module.Run):
+        def log_step(self, infos):
+            super().log_step(infos)
+            clock.now += 0.5  # two environments: 4 steps per second
+
+    with patched((ppo.module, "time", clock), (ppo.module, "Run", Run)):
+        run = on_clock(ppo, CLOCK, tmp_path)
+        assert on_clock(ppo, f"--resume {run} --total-timesteps 512", tmp_path) == run
+    assert scalars(run)["charts/SPS"] == [(step, 4.0) for step in range(32, 513, 32)]
+
+
+class Dice(Clock):
+    """Pays what the global generators of numpy and random say."""
+
+    def step(self, action):
+        obs, _, *others = super().step(action)
+        return obs, np.random.standard_normal() + 10 * random.random(), *others
+
+
+def test_the_generators_of_numpy_and_random_go_on(tmp_path):
+    """They begin from the seed, and a resumed run has the numbers that the undisturbed one has."""
+
+    def with_dice(options, folder):
+        with patched() as patch:
+            put_in_place_of_games(ppo, lambda images, index: Dice(images), patch.setattr)
+            return train(ppo, options, folder)
+
+    options = f"{CLOCK} --no-anneal-lr"  # as the half run has a schedule of its own
+    whole, other = with_dice(options, tmp_path / "whole"), with_dice(f"{options} --seed 2", tmp_path / "other")
+    half = with_dice(f"{options} --total-timesteps 192", tmp_path / "half")
+    np.random.seed(7)
+    random.seed(7)
+    assert with_dice(f"--resume {half} --total-timesteps 384", tmp_path / "half") == half
+    assert without_speed(scalars(half)) == without_speed(scalars(whole))
+    assert same_weights(checkpoint(half), checkpoint(whole))
+    returns = [scalars(run)["charts/episodic_return"] for run in (whole, other)]
+    assert returns[0] != returns[1]
+
+
+class Coefficient:
+    """A part of a copy: a number that adapts."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def state_dict(self):
+        return {"value": self.value}
+
+    def load_state_dict(self, state):
+        self.value = state["value"]
+
+
+class WithoutStateDict:
+    pass
+
+
+class WithoutLoad:
+    def state_dict(self):
+        return {}
+
+
+def with_part(part, options, folder):
+    """Runs ppo.py on Clock, with one part more."""
+
+    class Run(ppo.module.Run):
+        def start(self, device, **parts):
+            super().start(device, **parts, coefficient=part)
+
+    with patched((ppo.module, "Run", Run)):
+        return on_clock(ppo, options, folder)
+
+
+@pytest.mark.parametrize("part", [WithoutStateDict(), WithoutLoad(), Coefficient(object()), Coefficient(lambda: 0)])
+def test_a_part_that_cannot_be_saved(part, tmp_path):
+    """One line with its name, before any training; nothing is left."""
+    with patched((ppo.module, "gradient_step", None)), pytest.raises(SystemExit) as end:
+        with_part(part, CLOCK, tmp_path)
+    assert re.fullmatch("error: the part coefficient cannot be saved and loaded: .+", end.value.code)
+    assert not list(tmp_path.glob("runs/*"))
+
+
+def test_a_part_of_a_copy_is_resumed(tmp_path):
+    part = Coefficient(0.25)
+    run = with_part(part, CLOCK, tmp_path)
+    part.value = 3.0
+    with_part(part, f"--resume {run} --total-timesteps 512", tmp_path)
+    assert part.value == 0.25 and checkpoint(run)["parts"]["coefficient"] == {"value": 0.25}
+
+
+def test_a_checkpoint_that_does_not_fit(tmp_path, capsys):
+    """Another part, another shape, an option that is unknown or of another kind: one line, and the run stays."""
+    run = on_clock(ppo, CLOCK, tmp_path)
+    extra = with_part(Coefficient(1.0), CLOCK, tmp_path / "extra")
+
+    def said(resumed, train=on_clock, **changes):
+        """The line that ends a resume from a copy of the run whose checkpoint's options are changed."""
+        copy = tmp_path / "copy"
+        shutil.copytree(resumed, copy)
+        state = checkpoint(copy)
+        torch.save(state | {"args": state["args"] | changes}, max(copy.glob("checkpoint_*.pt")))
+        before = contents(copy)
+        with pytest.raises(SystemExit) as end:
+            train(ppo, f"--resume {copy} --total-timesteps 512", tmp_path)
+        assert contents(copy) == before
+        shutil.rmtree(copy)
+        assert re.fullmatch("error: .+", end.value.code)
+        return end.value.code
+
+    assert "the part coefficient" in said(run, lambda _, *rest: with_part(Coefficient(1.0), *rest))
+    assert "the part coefficient" in said(extra)
+    assert "['kl_coef']" in said(run, kl_coef=0.5)
+    assert "['learning_rate'] are unknown, or of another type" in said(run, learning_rate="fast")
+    assert "['num_envs'] are unknown, or of another type" in said(run, num_envs=[2, 2])
+
+    class Wider(ppo.module.Agent):
+        def __init__(self, envs):
+            super().__init__(envs)
+            self.value = torch.nn.Linear(65, 1)
+
+    with patched((ppo.module, "Agent", Wider)):
+        wider = said(run)
+    assert "the part agent" in wider and "value.weight" in wider and "65" in wider
+
+
+def test_a_new_option_has_its_default(tmp_path):
+    """An option that a copy has and the checkpoint has not."""
+    run = on_clock(ppo, CLOCK, tmp_path)
+    state = checkpoint(run)
+    del state["args"]["bootstrap_truncated"]
+    torch.save(state, max(run.glob("checkpoint_*.pt")))
+    on_clock(ppo, f"--resume {run} --total-timesteps 512", tmp_path)
+    assert checkpoint(run)["args"]["bootstrap_truncated"] is False
+
+
+def test_parameters_without_a_gradient(tmp_path):
+    """A network of a copy that the loss does not use, and one that is frozen, stay as they are; so after a resume."""
+
+    class Larger(ppo.module.Agent):
+        def __init__(self, envs):
+            super().__init__(envs)
+            self.unused = torch.nn.Linear(3, 2)
+            self.frozen = torch.nn.Parameter(torch.ones(5), requires_grad=False)
+
+    with patched((ppo.module, "Agent", Larger)):
+        run = on_clock(ppo, CLOCK, tmp_path)
+        first, last = checkpoint(run, 0)["parts"]["agent"], checkpoint(run)["parts"]["agent"]
+        assert torch.equal(first["unused.weight"], last["unused.weight"]) and last["frozen"].tolist() == [1] * 5
+        assert not torch.equal(first["policy.weight"], last["policy.weight"])
+        on_clock(ppo, f"--resume {run} --total-timesteps 512", tmp_path)
+    assert torch.equal(checkpoint(run)["parts"]["agent"]["unused.weight"], last["unused.weight"])
+    assert checkpoint(run)["global_step"] == 512

@@ -38,6 +38,7 @@ ppo = SCRIPTS[0]
 UPDATE_TAGS = {
     "charts/SPS", "charts/learning_rate", "losses/policy_loss", "losses/value_loss", "losses/entropy",
     "losses/old_approx_kl", "losses/approx_kl", "losses/approx_kl_ppo2", "losses/clipfrac", "losses/explained_variance",
+    "losses/grad_norm",
 }  # fmt: skip
 EPISODE_TAGS = {"charts/episodic_return", "charts/episodic_length"}
 
@@ -73,15 +74,18 @@ def test_a_run_on_its_real_environment(script, tmp_path):
 
     def loss(agent, minibatch, *rest):
         with torch.no_grad():
-            logprobs = agent(minibatch.obs)[0].log_prob(minibatch.actions)
-        ratios.append((logprobs - minibatch.logprobs).exp())
+            memory = [minibatch[name] for name in ("state", "dones") if name in minibatch]
+            policy = agent(minibatch["obs"], *memory)[0]
+            policy = policy.masked(minibatch["masks"]) if "masks" in minibatch else policy
+            logprobs = policy.log_prob(minibatch["actions"])
+        ratios.append((logprobs - minibatch["logprobs"]).exp())
         return ppo_loss(agent, minibatch, *rest)
 
     make, ppo_loss, Played.finished = gym.make, module.ppo_loss, []
     with patched((gym, "make", lambda *a, **k: Played(make(*a, **k))), (module, "ppo_loss", loss)):
         folder = train(script, script.quick, tmp_path)
 
-    name = rf"{args.env_id}__{script.name}__1__\d{{8}}-\d{{6}}.*"
+    name = rf"{args.env_id.replace(':', '-')}__{script.name}__1__\d{{8}}-\d{{6}}.*"
     assert re.fullmatch(name, folder.name) and [path.name for path in tmp_path.iterdir()] == ["runs"]
     assert (folder / f"{script.name}.py").read_bytes() == (ROOT / f"{script.name}.py").read_bytes()
     about = json.loads((folder / "run.json").read_text())
@@ -89,7 +93,7 @@ def test_a_run_on_its_real_environment(script, tmp_path):
     assert about["command"] == [f"{script.name}.py", *script.quick.split()]
     assert about["versions"]["torch"] and about["versions"]["gymnasium"] and about["versions"]["python"] == sys.version
     files = [re.sub(r"\d{9,}.*", "", path.name) for path in folder.iterdir()]
-    assert sorted(files) == sorted(["checkpoint_", "events.out.tfevents.", f"{script.name}.py", "run.json"])
+    assert sorted(files) == sorted(["checkpoint_", "events.out.tfevents.", f"{script.name}.py", "run.json", "lock"])
 
     log, rollout = scalars(folder), args.num_envs * args.num_steps
     assert log.keys() == UPDATE_TAGS | EPISODE_TAGS
@@ -98,10 +102,11 @@ def test_a_run_on_its_real_environment(script, tmp_path):
     for tag in UPDATE_TAGS:
         assert [step for step, _ in log[tag]] == [rollout * update for update in range(1, updates + 1)]
         assert all(math.isfinite(value) for _, value in log[tag])
-    for tag in EPISODE_TAGS:
-        assert len(log[tag]) == len(Played.finished) > 0
-    assert [value for _, value in log["charts/episodic_return"]] == np.float32(Played.finished).tolist()
-    assert checkpoint(folder)["returns"] == Played.finished[-100:]
+    if "EnvPool" not in vars(module):  # which plays its games itself
+        for tag in EPISODE_TAGS:
+            assert len(log[tag]) == len(Played.finished) > 0
+        assert [value for _, value in log["charts/episodic_return"]] == np.float32(Played.finished).tolist()
+        assert checkpoint(folder)["returns"] == Played.finished[-100:]
     assert checkpoint(folder)["global_step"] == updates * rollout
 
     assert len(ratios) == updates * passes
@@ -124,6 +129,42 @@ def test_the_same_seed_gives_the_same_run(script, tmp_path):
     assert not same_weights(checkpoint(one), checkpoint(other))
 
 
+def in_processes(script, options, folder, **settings):
+    """Runs the script with --async-envs; asserts that the environments did live in processes of their own."""
+    made = []
+
+    class Recorded(gym.vector.AsyncVectorEnv):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs, **settings)
+            made.extend(process.pid for process in self.processes)
+
+    with patched((gym.vector, "AsyncVectorEnv", Recorded)):
+        run = train(script, f"{options} --async-envs", folder)
+    assert len({*made, os.getpid()}) == checkpoint(run)["args"]["num_envs"] + 1
+    return run
+
+
+def assert_same_run(one, other):
+    logs = [{tag: str(points) for tag, points in scalars(run).items() if tag != "charts/SPS"} for run in (one, other)]
+    assert logs[0] == logs[1] and logs[0]["losses/policy_loss"]
+    assert same_weights(checkpoint(one), checkpoint(other))
+
+
+PYTHON = [script for script in SCRIPTS if hasattr(script.module.Args, "async_envs")]  # their environments
+
+
+@pytest.mark.parametrize("script", PYTHON, ids=lambda script: script.name)
+def test_environments_in_processes_of_their_own_give_the_same_run(script, tmp_path):
+    options = script.tiny if "--num-envs 2" in script.tiny else f"{script.tiny} --num-envs 2"
+    assert_same_run(train(script, options, tmp_path / "one"), in_processes(script, options, tmp_path / "several"))
+
+
+def test_processes_that_are_spawned_give_the_same_run(tmp_path):
+    """As on macOS and Windows: they import the script, and get nothing else of this process."""
+    several = in_processes(ppo, ppo.tiny, tmp_path / "several", context="spawn")
+    assert_same_run(train(ppo, ppo.tiny, tmp_path / "one"), several)
+
+
 def recorded(script, options, toy, folder):
     """(updates, environments, folder) of a run on toys.
 
@@ -142,12 +183,13 @@ def recorded(script, options, toy, folder):
         )  # fmt: skip
         return advantages
 
-    def recording_step(agent, optimizer, minibatch, clip_coef, args):
+    def recording_step(agent, optimizer, minibatch, clip_coef, args, loss_function):
         if not updates[-1].steps:
             updates[-1].agent = copy.deepcopy(agent)
         step = SimpleNamespace(minibatch=minibatch, clip=clip_coef, lr=optimizer.param_groups[0]["lr"])
         updates[-1].steps.append(step)
-        return gradient_step(agent, optimizer, minibatch, clip_coef, args)
+        step.stats = gradient_step(agent, optimizer, minibatch, clip_coef, args, loss_function)
+        return step.stats
 
     with patched((module, "gae", recording_gae), (module, "gradient_step", recording_step)) as patch:
         made = put_in_place_of_games(script, toy, patch.setattr)
@@ -175,7 +217,10 @@ COUNTING = f"--num-envs 6 --num-steps {STEPS} --gamma 0.9 --gae-lambda 0.8"
 WHOLE = f"{COUNTING} --total-timesteps {6 * STEPS * UPDATES} --num-minibatches 1 --update-epochs 1"
 
 
-@pytest.fixture(scope="module", params=SCRIPTS, ids=lambda script: script.name)
+FORGETFUL = [script for script in SCRIPTS if script.name != "ppo_atari_lstm"]  # test_lstm.py has the other
+
+
+@pytest.fixture(scope="module", params=FORGETFUL, ids=lambda script: script.name)
 def counted(request, tmp_path_factory):
     """A run as ppo2 would do it, on counting environments."""
     return recorded(request.param, WHOLE, endings, tmp_path_factory.mktemp(request.param.name))
@@ -188,25 +233,25 @@ def test_every_step_of_a_batch_is_what_happened_in_the_environment(counted):
     for number, update in enumerate(updates):
         [step] = update.steps
         batch = step.minibatch
-        rows = {tuple(map(int, key)): row for row, key in enumerate(numbers_in(batch.obs).tolist())}
+        rows = {tuple(map(int, key)): row for row, key in enumerate(numbers_in(batch["obs"]).tolist())}
         assert len(rows) == len(envs) * STEPS
         for i, env in enumerate(envs):
             first = number * STEPS
             for t, happened in enumerate(env.log[first : first + STEPS]):
                 row = rows[happened.obs]
-                assert np.array_equal(batch.obs[row], env.show(*happened.obs))
-                assert batch.actions[row] == happened.action
+                assert np.array_equal(batch["obs"][row], env.show(*happened.obs))
+                assert batch["actions"][row] == happened.action
                 assert update.rewards[t, i] == np.float32(happened.reward)
                 assert update.dones[t, i] == (happened.obs[2] == 0 and first + t > 0)
-                assert batch.values[row] == update.values[t, i]
-                assert batch.returns[row] == pytest.approx(update.advantages[t, i] + update.values[t, i], abs=1e-6)
+                assert batch["values"][row] == update.values[t, i]
+                assert batch["returns"][row] == pytest.approx(update.advantages[t, i] + update.values[t, i], abs=1e-6)
             last = env.log[first + STEPS - 1]
             assert update.next_done[i] == (last.terminated or last.truncated)
             after = env.log[first + STEPS].obs if number + 1 < len(updates) else (i, env.episode, env.steps, 7)
             np.testing.assert_allclose(update.next_value[i], judge(update.agent, [env.show(*after)])[1], atol=1e-5)
-        policy, values = judge(update.agent, list(batch.obs.numpy()))
-        np.testing.assert_allclose(batch.values, values, atol=1e-5)
-        np.testing.assert_allclose(batch.logprobs, policy.log_prob(batch.actions).detach(), atol=1e-5)
+        policy, values = judge(update.agent, list(batch["obs"].numpy()))
+        np.testing.assert_allclose(batch["values"], values, atol=1e-5)
+        np.testing.assert_allclose(batch["logprobs"], policy.log_prob(batch["actions"]).detach(), atol=1e-5)
 
 
 def test_every_finished_episode_is_logged_once(counted):
@@ -228,6 +273,43 @@ def test_every_finished_episode_is_logged_once(counted):
     assert [step for step, _ in returns] == [step for step, *_ in ended]
     np.testing.assert_allclose([value for _, value in returns], [score for _, _, score, _ in ended], rtol=1e-6)
     np.testing.assert_allclose(checkpoint(run)["returns"], [score for _, _, score, _ in ended][-100:], rtol=1e-6)
+
+
+@every_script
+def test_what_an_update_logs(script, tmp_path):
+    """The means over its minibatches, and how much of the returns' variance the values explain."""
+    options = f"{COUNTING} --total-timesteps {3 * 6 * STEPS} --num-minibatches 3 --update-epochs 2 --learning-rate 0.01"
+    updates, _, run = recorded(script, options, endings, tmp_path)
+    log = {tag: [value for _, value in points] for tag, points in scalars(run).items()}
+    names = updates[0].steps[0].stats
+    assert {f"losses/{name}" for name in names} | {"losses/explained_variance"} == {
+        tag for tag in log if tag.startswith("losses/")
+    }
+    for number, update in enumerate(updates):
+        for name in names:
+            each = [float(step.stats[name]) for step in update.steps]
+            assert len(each) == 6 and (len(set(each)) > 1 or name == "clipfrac")  # which may be 0 in all of them
+            assert log[f"losses/{name}"][number] == pytest.approx(np.mean(each), rel=1e-4, abs=1e-7)
+        returns = (update.advantages + update.values).astype(np.float64)
+        explained = 1 - (returns - update.values).var() / returns.var()
+        assert log["losses/explained_variance"][number] == pytest.approx(explained, rel=1e-3, abs=1e-4)
+
+
+@pytest.mark.parametrize("largest", [0.5, 0.001])
+def test_the_gradients_norm_is_logged_as_it_is_before_clipping(largest, tmp_path):
+    module, norms = ppo.module, []
+    clip = torch.nn.utils.clip_grads_with_norm_
+
+    def measured(parameters, max_norm, total_norm):
+        norms.append(math.sqrt(sum(p.grad.double().square().sum().item() for p in parameters)))
+        clip(parameters, max_norm, total_norm)
+        after = math.sqrt(sum(p.grad.double().square().sum().item() for p in parameters))
+        assert max_norm == largest and after == pytest.approx(min(norms[-1], largest), rel=1e-4)
+
+    with patched((module.nn.utils, "clip_grads_with_norm_", measured)):
+        run = train(ppo, f"{ppo.tiny} --max-grad-norm {largest}", tmp_path)
+    logged = [value for _, value in scalars(run)["losses/grad_norm"]]
+    assert logged == pytest.approx(np.mean(np.reshape(norms, (len(logged), -1)), axis=1), rel=1e-4)
 
 
 def check_advantages(updates, envs, bootstrap):
@@ -263,7 +345,7 @@ def test_an_episode_that_is_cut_counts_as_one_that_ends(counted):
     check_advantages(updates, envs, bootstrap=False)
 
 
-@every_script
+@pytest.mark.parametrize("script", FORGETFUL, ids=lambda script: script.name)
 def test_bootstrap_truncated(script, tmp_path):
     updates, envs, _ = recorded(script, f"{WHOLE} --bootstrap-truncated", endings, tmp_path)
     check_advantages(updates, envs, bootstrap=True)
@@ -276,12 +358,13 @@ def test_an_epoch_has_every_step_once_in_an_order_of_its_own(script, tmp_path):
     orders = []
     for update in updates:
         assert len(update.steps) == 6
-        epochs = [torch.cat([step.minibatch.returns for step in update.steps[first : first + 3]]) for first in (0, 3)]
+        returns = [step.minibatch["returns"] for step in update.steps]
+        epochs = [torch.cat(returns[:3]), torch.cat(returns[3:])]
         whole = np.sort((update.advantages + update.values).ravel())
         for epoch in epochs:
             np.testing.assert_allclose(np.sort(epoch.numpy()), whole, atol=1e-6)
         orders += [tuple(epoch.tolist()) for epoch in epochs]
-        assert {len(step.minibatch.returns) for step in update.steps} == {2 * STEPS}
+        assert {len(each) for each in returns} == {2 * STEPS}
     assert len(set(orders)) == len(orders)
 
 
@@ -335,7 +418,10 @@ def test_a_loss_that_is_not_finite_ends_the_run(script, tmp_path, capfd):
     assert checkpoint(newest_run(tmp_path))["global_step"] == 48
 
 
-@pytest.mark.parametrize("script", [script for script in SCRIPTS if not script.box], ids=lambda script: script.name)
+FILMED = [script for script in SCRIPTS if not script.box and "EnvPool" not in vars(script.module)]
+
+
+@pytest.mark.parametrize("script", FILMED, ids=lambda script: script.name)
 def test_video(script, tmp_path):
     """Not of MuJoCo, which needs the system's OpenGL to film."""
     folder = train(script, f"{script.tiny} --capture-video", tmp_path)
@@ -361,8 +447,8 @@ def test_progress_in_a_log_file(tmp_path):
     status, output, errors = finish(process)
     assert status == 0 and str(newest_run(tmp_path).relative_to(tmp_path)) in output
     lines = [line.strip() for line in re.split(r"[\r\n]+", errors) if line.strip()]
-    assert lines and all(re.match(r"\d+/2048, ", line) for line in lines) and "\x1b" not in errors
-    assert re.fullmatch(r"2048/2048, [\d.]+ steps/s, 00:00 left, return [\d.]+", lines[-1])
+    assert lines and all(re.match(r"[\d.]+k?/2.05k steps, ", line) for line in lines) and "\x1b" not in errors
+    assert re.fullmatch(r"2.05k/2.05k steps, [\d.]+k? steps/s, 00:00 left, return [\d.]+", lines[-1])
 
 
 def test_progress_on_a_terminal(tmp_path):
@@ -380,13 +466,13 @@ def test_progress_on_a_terminal(tmp_path):
     os.close(master)
     assert finish(process)[0] == 0
     last = [part for part in re.split(r"[\r\n]+", shown.decode()) if part.strip()][-1]
-    assert re.match(r"100%\|.+\| 2048/2048 \[\d\d:\d\d<00:00, +[\d.]+ steps/s, return [\d.]+\]", last), last
+    assert re.match(r"100%\|.+\| 2.05k/2.05k \[\d\d:\d\d<00:00, +[\d.]+k? steps/s, return [\d.]+\]", last), last
 
 
 # A program for another process: the pages of memory that the system had to find for a tensor of 80 MB, ten times.
 FAULTS = """
 import resource, ppo, torch
-ppo.Run(ppo.Args())
+ppo.Run(ppo.Args(), None, None)
 for _ in range(10):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     torch.ones(20_000_000)
@@ -405,7 +491,8 @@ def test_freed_memory_is_kept(tmp_path):
 
 OBJECTS = """
 import gc, ppo
-ppo.train(ppo.Args(total_timesteps=1024, num_envs=2))
+args = ppo.Args(total_timesteps=1024, num_envs=2)
+ppo.train(args, ppo.Run(args, None, None))
 print(len(gc.get_objects()))
 """
 

@@ -5,6 +5,7 @@ import importlib
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,18 +20,17 @@ ROOT = Path(__file__).parents[1]
 
 
 class Script(NamedTuple):
-    """One script: what its tests need to know about it. A new script is one more row of SCRIPTS."""
+    """One script: what its tests need to know about it. A new script is one more entry of SCRIPTS."""
 
     name: str
     parent: str | None  # the script that it is compared with
-    marks: tuple[str, int, int]  # set, first and last number of the details that it adds to its parent
-    lines: int  # most lines it may have
+    marks: set[str]  # the details that it adds to its parent, or changes: {"lstm 1", ...}
     unfit: dict[str, str]  # environments that it cannot train on, and what the error names
     near_miss: tuple[str, str]  # an id with a slip, and the name that the error offers
     packages: tuple[str, ...]  # imports beyond those of ppo.py
     quick: str  # options of a run of seconds on its default environment; an episode ends in it
     tiny: str  # options of the shortest run, on the same
-    images: bool  # it takes uint8 images [84, 84, 4], not vectors
+    images: tuple[int, ...] | None  # the shape of uint8 images of 4 channels that it takes; None: it takes vectors
     defaults: dict  # the blog post's hyperparameters, where they are not CLASSIC_CONTROL
     box: bool = False  # its actions are a Box, and its observations and rewards are normalised
     several: bool = False  # its actions are MultiDiscrete
@@ -38,6 +38,11 @@ class Script(NamedTuple):
     @property
     def module(self):
         return importlib.import_module(self.name)
+
+
+def details(name, size):
+    """The details of a set that has `size` of them."""
+    return {f"{name} {number}" for number in range(1, size + 1)}
 
 
 CLASSIC_CONTROL = {
@@ -52,7 +57,7 @@ VECTORS = {
     "packages": (),
     "quick": "--total-timesteps 2048",
     "tiny": "--total-timesteps 512 --num-envs 2 --num-steps 32",
-    "images": False,
+    "images": None,
     "defaults": {},
 }
 SEVERAL = {
@@ -61,82 +66,93 @@ SEVERAL = {
     "packages": (),
     "quick": "--env-id toy_envs:Choices-v0 --total-timesteps 4096",
     "tiny": "--env-id toy_envs:Choices-v0 --total-timesteps 512 --num-envs 2 --num-steps 32",
-    "images": False,
+    "images": None,
     "defaults": {"total_timesteps": 2_000_000, "num_envs": 8, "clip_coef": 0.1, "env_id": "MicrortsMining-v1"},
     "several": True,
 }
-SCRIPTS = [
-    Script("ppo", None, ("core", 1, 13), lines=435, **VECTORS),
-    Script("ppo_shared", "ppo", ("core", 13, 13), lines=435, **VECTORS),
-    Script(
-        "ppo_atari", "ppo_shared", ("atari", 1, 9), lines=555,
-        unfit={"CartPole-v1": "ppo.py"},
-        near_miss=("BreakutNoFrameskip-v4", "BreakoutNoFrameskip"),
-        packages=("ale_py", "cv2"),
-        quick="--total-timesteps 768 --num-envs 2 --update-epochs 1",
-        tiny="--total-timesteps 64 --num-envs 1 --num-steps 8 --num-minibatches 2 --update-epochs 2",
-        images=True,
-        defaults={
-            "total_timesteps": 10_000_000, "num_envs": 8, "clip_coef": 0.1, "env_id": "BreakoutNoFrameskip-v4"
-        },
-    ),
-    Script(
-        "ppo_continuous_action", "ppo", ("continuous", 1, 9), lines=490,
-        unfit={"CartPole-v1": "ppo.py"},
-        near_miss=("HalfCheeta-v5", "HalfCheetah"),
-        packages=(),
-        quick="--env-id Hopper-v5 --total-timesteps 3072 --num-steps 1024",
-        tiny="--env-id Hopper-v5 --total-timesteps 512 --num-envs 2 --num-steps 32",
-        images=False,
-        defaults={
-            "total_timesteps": 1_000_000, "num_envs": 1, "num_steps": 2048, "num_minibatches": 32, "update_epochs": 10,
-            "learning_rate": 3e-4, "ent_coef": 0.0, "env_id": "HalfCheetah-v5",
-        },
-        box=True,
-    ),
-    Script("ppo_multidiscrete", "ppo_shared", ("multidiscrete", 1, 1), lines=495, **SEVERAL),
-]  # fmt: skip
-ATARI = next(script for script in SCRIPTS if script.name == "ppo_atari")
-MULTIDISCRETE = next(script for script in SCRIPTS if script.name == "ppo_multidiscrete")
-# those whose runs have tests of their own: test_lstm.py, test_envpool.py, test_procgen.py, test_multidiscrete.py
-LSTM = ATARI._replace(name="ppo_atari_lstm", parent="ppo_atari", marks=("lstm", 1, 5), lines=590)
+PPO = Script("ppo", None, details("core", 13), **VECTORS)
+SHARED = Script("ppo_shared", "ppo", {"core 13"}, **VECTORS)
+ATARI = Script(
+    "ppo_atari", "ppo_shared", details("atari", 9),
+    unfit={"CartPole-v1": "ppo.py"},
+    near_miss=("BreakutNoFrameskip-v4", "BreakoutNoFrameskip"),
+    packages=("ale_py", "cv2"),
+    quick="--total-timesteps 768 --num-envs 2 --update-epochs 1",
+    tiny="--total-timesteps 64 --num-envs 1 --num-steps 8 --num-minibatches 2 --update-epochs 2",
+    images=(84, 84, 4),
+    defaults={"total_timesteps": 10_000_000, "num_envs": 8, "clip_coef": 0.1, "env_id": "BreakoutNoFrameskip-v4"},
+)  # fmt: skip
+LSTM = ATARI._replace(
+    name="ppo_atari_lstm", parent="ppo_atari", marks=details("lstm", 5),
+    quick=f"{ATARI.quick} --num-minibatches 2",  # they must divide the environments
+    tiny="--total-timesteps 128 --num-envs 2 --num-steps 8 --num-minibatches 2 --update-epochs 2",
+)  # fmt: skip
 ENVPOOL = ATARI._replace(
-    name="ppo_atari_envpool", parent="ppo_atari", marks=("core", 1, 1), near_miss=("Breakut-v5", "Breakout-v5"),
-    packages=("envpool",), defaults=ATARI.defaults | {"env_id": "Breakout-v5"},
+    name="ppo_atari_envpool", parent="ppo_atari", marks={"core 1"}, unfit={"CartPole-v1": "no Atari game CartPole-v1"},
+    near_miss=("Breakut-v5", "Breakout-v5"), packages=("envpool",), defaults=ATARI.defaults | {"env_id": "Breakout-v5"},
+)  # fmt: skip
+CONTINUOUS = Script(
+    "ppo_continuous_action", "ppo", details("continuous", 9),
+    unfit={"CartPole-v1": "ppo.py"},
+    near_miss=("HalfCheeta-v5", "HalfCheetah"),
+    packages=(),
+    quick="--env-id Hopper-v5 --total-timesteps 3072 --num-steps 1024",
+    tiny="--env-id Hopper-v5 --total-timesteps 512 --num-envs 2 --num-steps 32",
+    images=None,
+    defaults={
+        "total_timesteps": 1_000_000, "num_envs": 1, "num_steps": 2048, "num_minibatches": 32, "update_epochs": 10,
+        "learning_rate": 3e-4, "ent_coef": 0.0, "env_id": "HalfCheetah-v5",
+    },
+    box=True,
 )  # fmt: skip
 PROCGEN = ATARI._replace(
-    name="ppo_procgen", parent="ppo_shared", marks=("procgen", 1, 1), lines=515, packages=("envpool",),
+    name="ppo_procgen", parent="ppo_shared", marks={"procgen 1", "continuous 8", "continuous 9"},
+    unfit={"CartPole-v1": "Procgen has no CartPole-v1"},
     near_miss=("starpilt", "StarpilotEasy"),
+    packages=("envpool",),
+    quick="--total-timesteps 1536 --num-envs 8 --num-steps 64 --update-epochs 1",
+    images=(4, 64, 64),
     defaults={
         "total_timesteps": 25_000_000, "num_envs": 64, "num_steps": 256, "num_minibatches": 8, "update_epochs": 3,
         "learning_rate": 5e-4, "anneal_lr": False, "gamma": 0.999, "env_id": "starpilot",
         "distribution_mode": "easy", "num_levels": 0, "start_level": 0, "reward_gamma": 0.99,
     },
 )  # fmt: skip
-MASK = MULTIDISCRETE._replace(
-    name="ppo_multidiscrete_mask", parent="ppo_multidiscrete", marks=("aux", 4, 4), lines=525
-)  # fmt: skip
+MULTIDISCRETE = Script("ppo_multidiscrete", "ppo_shared", {"multidiscrete 1"}, **SEVERAL)
+MASK = MULTIDISCRETE._replace(name="ppo_multidiscrete_mask", parent="ppo_multidiscrete", marks={"aux 4"})
+MULTIGPU = ENVPOOL._replace(name="ppo_atari_multigpu", parent="ppo_atari_envpool", marks={"aux 2"})
+SCRIPTS = [PPO, SHARED, ATARI, LSTM, ENVPOOL, MULTIGPU, CONTINUOUS, PROCGEN, MULTIDISCRETE, MASK]
+CLEANBA = MULTIGPU._replace(name="ppo_atari_cleanba", parent="ppo_atari_multigpu", marks=details("cleanba", 9))
+IMPALA = CLEANBA._replace(name="impala_atari_cleanba", parent="ppo_atari_cleanba", marks=details("impala", 6))
+TEXTS = [*SCRIPTS, CLEANBA, IMPALA]  # the last two have tests of their own of how they run
 every_script = pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
-every_text = pytest.mark.parametrize("script", [*SCRIPTS, LSTM, ENVPOOL, PROCGEN, MASK], ids=lambda script: script.name)
+every_text = pytest.mark.parametrize("script", TEXTS, ids=lambda script: script.name)
 
 
 class Toy(gym.Env):
-    """Shows four numbers from 0 to 255: as a vector, or each as one channel of an image. Two actions."""
+    """Shows four numbers from 0 to 255: as a vector, or each as one channel of an image. Two actions, always valid."""
 
     action_space = gym.spaces.Discrete(2)
     metadata = {"render_modes": []}
 
     def __init__(self, images):
-        shape, dtype = ((84, 84, 4), np.uint8) if images else ((4,), np.float32)
+        shape, dtype = (images, np.uint8) if images else ((4,), np.float32)
         self.observation_space = gym.spaces.Box(0, 255, shape, dtype)
 
     def show(self, *numbers):
-        return np.broadcast_to(numbers, self.observation_space.shape).astype(self.observation_space.dtype)
+        shape = self.observation_space.shape
+        numbers = numbers if shape[-1] == 4 else np.reshape(numbers, (4, 1, 1))  # channels come last or first
+        return np.broadcast_to(numbers, shape).astype(self.observation_space.dtype)
+
+    def action_mask(self):
+        return np.ones(gym.spaces.flatdim(self.action_space))
 
 
 def numbers_in(obs):
     """The four numbers that a batch of observations shows, [..., 4]."""
-    return obs[..., 0, 0, :] if obs.ndim > 3 else obs
+    if obs.ndim <= 3:
+        return obs
+    return obs[..., 0, 0, :] if obs.shape[-1] == 4 else obs[..., 0, 0]
 
 
 class Step(NamedTuple):
@@ -252,9 +268,6 @@ class Choices(Toy):
         reward, self.steps = float((action == self.answer).sum()), self.steps + 1
         return self.numbers(), reward, False, self.steps == 16, {}
 
-    def action_mask(self):
-        return np.ones(5)
-
     def render(self):
         return np.zeros((32, 32, 3), np.uint8)
 
@@ -278,7 +291,7 @@ class AsTheyAre(gym.vector.VectorWrapper):
 def put_in_place_of_games(script, toy, patch=setattr):
     """Makes the script train on toy(script.images, index) instead; returns the list that its environments come into."""
     made = []
-    if script.box:
+    if hasattr(script.module, "Normalize"):
         patch(script.module, "Normalize", AsTheyAre)
 
     def make_env(args, index, folder):
@@ -289,7 +302,15 @@ def put_in_place_of_games(script, toy, patch=setattr):
             made[-1].action_space = gym.spaces.MultiDiscrete([2])
         return gym.wrappers.RecordEpisodeStatistics(made[-1])
 
-    patch(script.module, "make_env", make_env)
+    def make_envs(args, folder):
+        makers = [partial(make_env, args, index, folder) for index in range(args.num_envs)]
+        envs = gym.vector.SyncVectorEnv(makers, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)
+        return script.module.Normalize(envs, 1.0) if hasattr(script.module, "Normalize") else envs
+
+    if hasattr(script.module, "make_env"):
+        patch(script.module, "make_env", make_env)
+    else:  # its own environments are in C++
+        patch(script.module, "make_envs", make_envs)
     return made
 
 

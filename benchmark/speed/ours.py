@@ -75,9 +75,9 @@ def speed(module, args, turns, warmup, count, updates_a_turn):
             yield update
         turns.end()
 
-    def timed_log_update(*arguments, **rollout):
+    def timed_log_update(run, scalars):
         rows[-1]["end"] = time.perf_counter()
-        log_update(*arguments, **rollout)
+        log_update(run, scalars)
 
     keep_envs(module, time_steps)
     module.Run.updates, module.Run.log_update = timed_updates, timed_log_update

@@ -1,0 +1,235 @@
+"""impala_atari_cleanba.py: V-trace, its loss and RMSprop against their formulas; the rollouts that it trains on."""
+
+import numpy as np
+import pytest
+import torch
+from ranks import Ranks
+from test_cleanba import none_is_left, numbers, slow, weights
+from toy_envs import newest_run, scalars
+
+import impala_atari_cleanba as script
+
+SMALL = "--num-envs 8 --num-steps 8 --num-minibatches 2 --threads 1 --network nature"
+M, B, GAMMA = 9, 5, 0.9
+
+
+def run(options, folder, change=lambda: None, ranks=0):
+    """Runs to the end, which must be a good one; returns the run's folder."""
+    group = Ranks(ranks, options, folder, lambda rank: (none_is_left(script), change()), script)
+    assert group.wait(240) == [0] * max(ranks, 1), group.said(0)
+    return newest_run(folder)
+
+
+def rollout(seed=1):
+    """Random rewards, values, dones and ratios, in float64; the ratios are around 1."""
+    random = np.random.default_rng(seed)
+    numbers = [random.normal(size=(M, B)), random.normal(size=(M + 1, B))]
+    return [*numbers, random.random((M + 1, B)) < 0.2, np.exp(random.normal(size=(M, B)))]
+
+
+def traced(rewards, values, dones, ratios, *clips):
+    numbers = (torch.from_numpy(column) for column in (rewards, values, dones, ratios))
+    return [column.numpy() for column in script.vtrace(*numbers, GAMMA, *clips)]
+
+
+def by_definition(rewards, values, dones, ratios, rho_clip, c_clip, policy_rho_clip):
+    """Equation 1 of Espeholt et al. (2018), as the double sum and product that it is, and the gradient's advantage."""
+    targets = values.copy()
+    for b in range(B):
+        for s in range(M):
+            for t in range(s, M):
+                if dones[s + 1 : t + 1, b].any():  # the episode of step s has ended
+                    break
+                after = 0.0 if dones[t + 1, b] else values[t + 1, b]
+                delta = min(rho_clip, ratios[t, b]) * (rewards[t, b] + GAMMA * after - values[t, b])
+                targets[s, b] += GAMMA ** (t - s) * np.prod(np.minimum(c_clip, ratios[s:t, b])) * delta
+    advantages = np.zeros((M, B))
+    for s, b in np.ndindex(M, B):
+        after = 0.0 if dones[s + 1, b] else targets[s + 1, b]
+        advantages[s, b] = min(policy_rho_clip, ratios[s, b]) * (rewards[s, b] + GAMMA * after - values[s, b])
+    return targets[:-1], advantages
+
+
+@pytest.mark.parametrize("clips", [(1.0, 1.0, 1.0), (2.0, 1.0, 0.5), (0.5, 1.5, 3.0)])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_vtrace_by_definition(seed, clips):
+    columns = rollout(seed)
+    assert columns[2][1:].any() and (columns[3] > 1).any() and (columns[3] < 1).any()
+    for found, expected in zip(traced(*columns, *clips), by_definition(*columns, *clips), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-13)
+
+
+def test_vtrace_on_policy_is_the_n_step_return():
+    rewards, values, dones, _ = rollout()
+    targets, advantages = traced(rewards, values, dones, np.ones((M, B)), 1.0, 1.0, 1.0)
+    after = values[-1]
+    for t in reversed(range(M)):
+        after = rewards[t] + GAMMA * np.where(dones[t + 1], 0.0, after)
+        np.testing.assert_allclose(targets[t], after, rtol=0, atol=1e-13)
+        np.testing.assert_allclose(advantages[t], after - values[t], rtol=0, atol=1e-13)
+
+
+class Linear(torch.nn.Module):
+    """An agent of 3 numbers, 2 actions: `weights` are those of the logits, and of the value."""
+
+    def __init__(self):
+        super().__init__()
+        self.weights = torch.nn.Parameter(torch.randn(3, 3, dtype=torch.float64))
+
+    def forward(self, obs):
+        outputs = obs @ self.weights
+        return script.Categorical(outputs[:, :2]), outputs[:, 2]
+
+
+def test_the_gradient_by_finite_differences():
+    """Of the sum over steps; targets and advantages are constants."""
+    torch.manual_seed(1)
+    args, agent = script.Args(gamma=GAMMA, vf_coef=0.7, ent_coef=0.3), Linear()
+    rewards, _, dones, _ = (torch.from_numpy(column) for column in rollout())
+    obs, actions = torch.randn(M + 1, B, 3, dtype=torch.float64), torch.randint(2, (M, B))
+    logprobs = torch.randn(M, B, dtype=torch.float64).clamp(max=-0.1)
+    minibatch = {"obs": obs[:-1], "next_obs": obs[-1:], "actions": actions, "logprobs": logprobs}
+    loss, _ = script.impala_loss(agent, minibatch | {"rewards": rewards, "dones": dones}, args)
+    loss.backward()
+
+    def policy_and_values(weights):
+        outputs = obs.numpy() @ weights
+        logits = outputs[..., :2] - np.log(np.exp(outputs[..., :2]).sum(-1, keepdims=True))
+        return logits[:-1], outputs[..., 2]
+
+    start = agent.weights.detach().numpy()
+    logits, values = policy_and_values(start)
+    ratios = np.exp(np.take_along_axis(logits, actions.numpy()[..., None], -1)[..., 0] - logprobs.numpy())
+    targets, advantages = by_definition(rewards.numpy(), values, dones.numpy(), ratios, 1.0, 1.0, 1.0)
+
+    def loss_at(weights):
+        logits, values = policy_and_values(weights)
+        chosen = np.take_along_axis(logits, actions.numpy()[..., None], -1)[..., 0]
+        errors, entropies = values[:-1] - targets, -(np.exp(logits) * logits).sum(-1)
+        return -(advantages * chosen).sum() + 0.7 * 0.5 * (errors**2).sum() - 0.3 * entropies.sum()
+
+    np.testing.assert_allclose(loss.item(), loss_at(start), rtol=1e-12)
+    for i, j in np.ndindex(3, 3):
+        step = np.zeros((3, 3))
+        step[i, j] = 1e-5
+        slope = (loss_at(start + step) - loss_at(start - step)) / 2e-5
+        np.testing.assert_allclose(agent.weights.grad[i, j].item(), slope, rtol=1e-7, atol=1e-7)
+
+
+def recorded(file):
+    """Writes every step of the environments, every minibatch, and what each gradient step did to the policy's bias."""
+    seen = {"steps": [], "minibatches": [], "gradients": []}
+    step, gradient_step = script.EnvPool.step, script.gradient_step
+
+    def step_seen(envs, actions):
+        before = np.stack(envs.frames, axis=-1)
+        answer = step(envs, actions)
+        seen["steps"].append([torch.from_numpy(np.array(x)) for x in (before, actions, *answer[:4])])
+        return answer
+
+    def gradient_step_seen(agent, optimizer, minibatch, *args):
+        seen["minibatches"].append(minibatch)
+        before = agent.policy.bias.detach().clone()
+        stats = gradient_step(agent, optimizer, minibatch, *args)
+        gradient, norm = agent.policy.bias.grad.clone(), stats["grad_norm"]
+        seen["gradients"].append((before, gradient, agent.policy.bias.detach().clone(), norm))
+        torch.save(seen, file)
+        return stats
+
+    script.EnvPool.step, script.gradient_step = step_seen, gradient_step_seen
+
+
+def test_a_run_trains_on_what_happened(tmp_path):
+    """Each action with its own reward and end, in rollouts that follow each other; RMSprop after the formula."""
+    options = "--num-envs 4 --num-steps 40 --num-minibatches 1 --total-timesteps 640 --threads 1 --network nature"
+    folder = run(options, tmp_path, lambda: recorded(tmp_path / "seen"))
+    seen = torch.load(tmp_path / "seen", weights_only=True)
+    ends = 0
+    for number, minibatch in enumerate(seen["minibatches"]):
+        before, actions, after, rewards, terminated, truncated = (
+            torch.stack(column) for column in zip(*seen["steps"][number * 40 : (number + 1) * 40], strict=True)
+        )
+        assert torch.equal(minibatch["obs"], before) and torch.equal(minibatch["next_obs"][0], after[-1])
+        assert torch.equal(minibatch["actions"], actions) and torch.equal(minibatch["rewards"], rewards.float())
+        assert torch.equal(minibatch["dones"][1:], terminated | truncated)
+        ends += minibatch["dones"][1:].sum()
+    assert len(seen["minibatches"]) == 4 and ends > 0
+
+    squares = 0.0
+    for number, (before, gradient, after, norm) in enumerate(seen["gradients"]):
+        squares = 0.99 * squares + 0.01 * gradient.double() ** 2
+        rate = 6e-4 * (1 - number / 4)
+        step = rate * gradient.double() / (squares.sqrt() + 0.01)
+        torch.testing.assert_close(before.double() - step, after.double(), rtol=1e-6, atol=1e-9)
+        assert norm > 0
+    rates = [rate for _, rate in scalars(folder)["charts/learning_rate"]]
+    np.testing.assert_allclose(rates, [6e-4, 4.5e-4, 3e-4, 1.5e-4], rtol=1e-6)
+
+
+def test_the_norm_is_cut_at_40():
+    """Of the gradient of all steps together: ten times the reward, ten times the gradient, until it is 40 long."""
+    norms = []
+    for scale in (0.1, 1.0, 100.0):
+        torch.manual_seed(1)
+        agent, args = Linear(), script.Args(num_envs=B, num_steps=M, num_minibatches=1, ent_coef=0.0, vf_coef=0.0)
+        minibatch = {"obs": torch.randn(M, B, 3).double(), "next_obs": torch.zeros(1, B, 3).double()}
+        minibatch |= {"actions": torch.ones(M, B, dtype=torch.int64), "logprobs": torch.full((M, B), -0.7).double()}
+        minibatch |= {"rewards": torch.full((M, B), scale).double(), "dones": torch.ones(M + 1, B, dtype=torch.bool)}
+        optimizer = torch.optim.SGD(agent.parameters(), 0.0)
+        stats = script.gradient_step(agent, optimizer, minibatch, args)
+        norms.append((float(stats["grad_norm"]), float(agent.weights.grad.norm())))
+    assert norms[0][0] == pytest.approx(norms[0][1]) and norms[0][0] < 40 < norms[2][0]
+    assert norms[2][1] == pytest.approx(40, rel=1e-5)
+
+
+def test_ratios_are_those_to_the_behaviour(tmp_path):
+    """1 where the agent that trains made the rollout: always without concurrency, else in the first update alone."""
+    options = f"{SMALL} --num-minibatches 1 --total-timesteps 256 --learning-rate 0.003 --no-anneal-lr"
+    for concurrency, name in ((True, ""), (False, " --no-concurrency")):
+        log = scalars(run(options + name, tmp_path / str(concurrency)))
+        off = [abs(ratio - 1) for _, ratio in log["losses/ratio"]]
+        kl = [kl for _, kl in log["losses/approx_kl"]]
+        assert off[0] < 1e-5 and kl[0] < 1e-6 and len(kl) == 4
+        assert min(kl[1:]) > 1e-6 if concurrency else max(off) < 1e-5 and max(kl) < 1e-6
+        assert [lag for _, lag in log["charts/policy_lag"]] == ([0, 1, 1, 1] if concurrency else [0] * 4)
+
+
+def test_speed_and_ranks_change_nothing(tmp_path):
+    """Bit for bit where one side is slow; to rounding as two ranks, of which each has a part of every minibatch."""
+    options = f"{SMALL} --total-timesteps 256 --actor-threads 2"
+    one = run(options, tmp_path / "one")
+    for name, change in {
+        "slow learner": lambda: slow(script, "gradient_step", 0.1),
+        "slow actors": lambda: slow(script, "EnvPool.step", 0.02),
+    }.items():
+        other = run(options, tmp_path / name, change)
+        assert torch.equal(weights(other), weights(one)) and numbers(other) == numbers(one)
+    two = run(options, tmp_path / "ranks", ranks=2)
+    assert (weights(one) - weights(two)).abs().max() < 2e-6
+    for name in ("losses/value_loss", "losses/entropy", "losses/grad_norm", "losses/ratio"):
+        np.testing.assert_allclose(numbers(two)[name], numbers(one)[name], rtol=1e-4)
+
+
+def test_the_default_network_is_cleanba_s(tmp_path):
+    """1,094,115 parameters with 18 actions; pooling goes over the edge as TensorFlow's does."""
+    envs = script.make_envs(script.Args(num_envs=1, machado=True), tmp_path)
+    agent = script.Agent(envs, network="impala")
+    assert sum(parameter.numel() for parameter in agent.parameters()) == 1_094_115
+    sizes = []
+    for layer in agent.trunk:
+        if isinstance(layer, torch.nn.MaxPool2d):
+            layer.register_forward_hook(lambda layer, images, pooled: sizes.append((images[0], pooled)))
+    agent(torch.randint(256, (2, 84, 84, 4), dtype=torch.uint8))
+    envs.close()
+    for images, pooled in sizes:
+        size = images.shape[-1]
+        total = max((-(-size // 2) - 1) * 2 + 3 - size, 0)  # the padding of SAME, less of it at the top and the left
+        padded = torch.nn.functional.pad(images, (total // 2, total - total // 2) * 2, value=-torch.inf)
+        assert torch.equal(pooled, torch.nn.functional.max_pool2d(padded, 3, 2))
+    assert [pooled.shape[-1] for _, pooled in sizes] == [42, 21, 11]
+
+
+def test_minibatches_that_do_not_divide_the_environments(tmp_path):
+    group = Ranks(0, f"{SMALL} --num-envs 6 --num-minibatches 4", tmp_path, module=script)
+    assert group.wait(240) == [1]
+    assert group.said(0) == "error: --num-minibatches 4 does not divide 6 environments\n"

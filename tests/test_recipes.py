@@ -1,0 +1,272 @@
+"""Each recipe applies to its script without fuzz, and trains; where it has state of its own, it resumes with it."""
+
+import importlib
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import gymnasium as gym
+import pytest
+import torch
+from toy_envs import ROOT, Clock, checkpoint, scalars, train
+
+tool = importlib.import_module("recipes.__main__")
+RECIPES = tool.recipes()
+every_recipe = pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
+by_name = {recipe.name: recipe for recipe in RECIPES}
+with_state = [
+    by_name[f"with/{name}"]
+    for name in ("kl-penalty", "kl-learning-rate", "muon", "ppg", "rnd", "value-normalization")
+]
+
+# options of a run of two updates of each script
+TINY = {
+    "ppo.py": "--total-timesteps 128 --num-envs 2 --num-steps 32",
+    "ppo_atari.py": "--total-timesteps 32 --num-envs 2 --num-steps 8",
+    "ppo_atari_lstm.py": "--total-timesteps 64 --num-envs 4 --num-steps 8",
+    "ppo_continuous_action.py": "--env-id Hopper-v5 --total-timesteps 256 --num-envs 2 --num-steps 64",
+    "ppo_procgen.py": "--total-timesteps 32 --num-envs 2 --num-steps 8",
+    "ppo_multidiscrete.py": "--env-id toy_envs:Choices-v0 --total-timesteps 128 --num-envs 2 --num-steps 32",
+    "ppo_multidiscrete_mask.py": "--env-id toy_envs:Choices-v0 --total-timesteps 128 --num-envs 2 --num-steps 32",
+}
+
+
+def patched_script(recipe):
+    """The text of the recipe's script, the recipe applied."""
+    return tool.apply(recipe, recipe.script.read_text())
+
+
+@pytest.fixture
+def made(recipe, tmp_path, monkeypatch):
+    """The recipe's script as a module of a name of its own, for `toy_envs.train`."""
+    name = "made_" + re.sub(r"\W", "_", recipe.name)
+    (tmp_path / f"{name}.py").write_text(patched_script(recipe))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    if recipe.script.name == "ppo_procgen.py":
+        needs_procgen()
+    yield SimpleNamespace(name=name, module=importlib.import_module(name))
+    del sys.modules[name]
+
+
+def needs_procgen():
+    """Skips where the system has no Qt 5, which EnvPool's own Procgen needs."""
+    try:
+        importlib.import_module("envpool").make_gymnasium("StarpilotEasy-v0", num_envs=1)
+    except ImportError as error:
+        pytest.skip(str(error))
+
+
+@every_recipe
+def test_it_applies_without_fuzz(recipe):
+    """And changes what it stands for alone: it leaves the plumbing as it is."""
+    before = recipe.script.read_text()
+    after = patched_script(recipe)
+    assert after != before
+    assert before.partition(tool.PLUMBING)[1:] == after.partition(tool.PLUMBING)[1:]
+    assert all(len(line) <= 121 for line in recipe.diff.splitlines() if line.startswith("+"))
+
+
+@pytest.mark.skipif(shutil.which("patch") is None, reason="there is no patch")
+@pytest.mark.parametrize("recipe", RECIPES[::10], ids=lambda recipe: recipe.name)
+def test_patch_makes_the_same_script(recipe, tmp_path):
+    """By the README's command."""
+    command = ["patch", "--fuzz=0", "-o", tmp_path / "my_ppo.py", recipe.script, recipe.file]
+    subprocess.run(command, check=True, capture_output=True)
+    assert (tmp_path / "my_ppo.py").read_text() == patched_script(recipe)
+
+
+def test_a_recipe_for_each_detail():
+    """At least one *without* for every detail that has a mark in a script."""
+    marks = {mark for path in ROOT.glob("ppo*.py") for mark in re.findall(r"\[(\w+ \d+)\]", path.read_text())}
+    # aux 1 to 3 are off by default, and Cleanba's are a system of their own
+    marks = {mark for mark in marks - {"aux 1", "aux 2", "aux 3"} if not mark.startswith("cleanba")}
+    absent = {mark.replace(" ", "-") for mark in marks}
+    names = {re.match(r"\w+-\d+", recipe.file.stem)[0] for recipe in RECIPES if recipe.name.startswith("without")}
+    assert names == absent
+
+
+@pytest.mark.parametrize("recipe", [r for r in RECIPES if "caught by" in r.header], ids=lambda recipe: recipe.name)
+def test_a_test_that_fails_without_the_detail_is_named(recipe):
+    """`python recipes --caught` wrote it down after it had failed with the recipe, and passed without."""
+    file, name = recipe.header["caught by"].split("[")[0].split("::")
+    assert f"\ndef {name}(" in (ROOT / file).read_text()
+
+
+def test_the_index_is_up_to_date(tmp_path, monkeypatch):
+    written = []
+    monkeypatch.setattr(Path, "write_text", lambda path, text: written.append((path, text)))
+    tool.write_index()
+    [(path, text)] = written
+    assert path.read_text() == text, "make recipes brings it up to date"
+
+
+# the tool
+
+BEFORE = "import a\n\n\ndef f(x):\n    y = x\n    return y + 1\n\n\n# That was PPO. And this is not.\nprint(1)\n"
+RECIPE = "what: w\nwhy: y\nsource: s\nscript: s.py\ncommand: c\n"
+
+
+@pytest.fixture
+def repository(tmp_path, monkeypatch):
+    """The tool in a repository with a script and a recipe, as a function that writes the script and refreshes."""
+    git = ["git", "-C", tmp_path, "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    script, file = tmp_path / "s.py", tmp_path / "recipes/with/two.diff"
+    file.parent.mkdir(parents=True)
+    script.write_text(BEFORE)
+    file.write_text(RECIPE + tool.diff("s.py", BEFORE, BEFORE.replace("y + 1", "y + 2")))
+    for command in (["init", "-q"], ["add", "s.py"], ["commit", "-qm", "a"]):
+        subprocess.run([*git, *command], check=True)
+    monkeypatch.setattr(tool, "ROOT", tmp_path)
+
+    def refresh(text):
+        script.write_text(text)
+        return tool.refreshed(tool.read(file))
+
+    return refresh
+
+
+def test_a_recipe_follows_its_script(repository, tmp_path):
+    """Also where a line of its context has changed, so that the old diff does not apply any more."""
+    after = BEFORE.replace("import a\n", "import a\nimport b\n").replace("def f(x)", "def f(x, z)")
+    with pytest.raises(ValueError):
+        tool.apply(tool.read(tmp_path / "recipes/with/two.diff"), after)
+    fresh = repository(after)
+    assert tool.apply(fresh, after) == after.replace("y + 1", "y + 2")
+
+
+def test_a_recipe_whose_own_line_has_changed_is_named(repository, tmp_path):
+    with pytest.raises(ValueError, match="with/two: the script has changed in the same lines"):
+        repository(BEFORE.replace("y + 1", "y + 3"))
+    assert "<<<<<<<" in (tmp_path / "build/two.py").read_text()
+
+
+def test_a_recipe_must_not_change_the_plumbing():
+    with pytest.raises(ValueError, match="must not change"):
+        tool.diff("s.py", BEFORE, BEFORE.replace("print(1)", "print(2)"))
+
+
+def test_a_header_that_lacks_a_line(tmp_path):
+    (tmp_path / "r.diff").write_text(RECIPE.replace("source: s\n", "") + "--- s.py\n+++ s.py\n")
+    with pytest.raises(ValueError, match="the header has"):
+        tool.read(tmp_path / "r.diff")
+
+
+def test_what_is_written_can_be_read(tmp_path):
+    """Also a header of long lines."""
+    recipe = tool.Recipe(tmp_path / "r.diff", dict.fromkeys(tool.KEYS, "word " * 40 + "end"), "--- s.py\n+++ s.py\n")
+    tool.write(recipe)
+    assert tool.read(recipe.file) == recipe
+    assert max(map(len, recipe.file.read_text().splitlines())) <= 120
+
+
+# training
+
+
+@every_recipe
+def test_it_trains(recipe, made, tmp_path):
+    """Two updates, after which all weights are finite and some have moved."""
+    run = train(made, f"{TINY[recipe.header['script']]} --no-cuda --save-every 1", tmp_path / "run")
+    first, last = (checkpoint(run, which)["parts"]["agent"] for which in (0, -1))
+    assert all(torch.as_tensor(weight).isfinite().all() for weight in last.values())
+    assert any(not torch.equal(first[name], last[name]) for name in last)
+
+
+def killed(run, update):
+    """Takes back a run's checkpoints to the first, as if it had been killed after `update` updates."""
+    first, *newer = sorted(run.glob("checkpoint_*.pt"))
+    assert torch.load(first, weights_only=True)["update"] == update and newer
+    for file in newer:
+        file.unlink()
+
+
+@pytest.mark.parametrize("recipe", with_state, ids=lambda recipe: recipe.name)
+def test_its_own_state_survives_a_resume(recipe, made, tmp_path, monkeypatch):
+    """In an environment without chance, whose games end with the rollout, a resumed run ends as the undisturbed one."""
+    monkeypatch.setattr(made.module, "make_env", lambda *_: gym.wrappers.RecordEpisodeStatistics(Clock(images=False)))
+    run = train(made, "--no-cuda --total-timesteps 192 --num-envs 2 --num-steps 32 --save-every 1", tmp_path / "run")
+    killed(run, 2)
+    undisturbed = train(made, "--no-cuda --total-timesteps 192 --num-envs 2 --num-steps 32", tmp_path / "other")
+    again = checkpoint(train(made, f"--resume {run}", tmp_path / "run"))
+    assert again["parts"].keys() == checkpoint(undisturbed)["parts"].keys()
+    assert same(again["parts"], checkpoint(undisturbed)["parts"])
+
+
+def same(one, other):
+    """Whether two parts hold the same tensors and values."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+
+
+@pytest.mark.parametrize("recipe", [by_name["with/exact-resume"]], ids=lambda recipe: recipe.name)
+@pytest.mark.parametrize("options", ["--env-id CartPole-v1", "--env-id Acrobot-v1 --async-envs"])
+def test_an_exact_resume_in_the_middle_of_games(recipe, made, options, tmp_path):
+    """Games in flight go on where they were: the resumed run equals the undisturbed one, to the last bit."""
+    options = f"{options} --no-cuda --total-timesteps 320 --num-envs 2 --num-steps 32"
+    run = train(made, f"{options} --save-every 2", tmp_path / "run")
+    killed(run, 4)
+    undisturbed = checkpoint(train(made, options, tmp_path / "other"))
+    again = checkpoint(train(made, f"--resume {run}", tmp_path / "run"))
+    for state in (again, undisturbed):  # a first game's past has the generator from before it was seeded
+        assert any(len(past) > 2 for past in state["parts"]["games"].pop("pasts"))  # some game is in flight
+    assert same(again["parts"], undisturbed["parts"]) and again["returns"] == undisturbed["returns"]
+
+
+@pytest.mark.parametrize("recipe", [by_name["with/exact-resume"]], ids=lambda recipe: recipe.name)
+def test_games_that_cannot_be_played_again_start_anew(recipe, made, tmp_path, capsys):
+    """Where an observation is not what it was before the resume, it is said, and training goes on."""
+    options = "--no-cuda --total-timesteps 256 --num-envs 2 --num-steps 32 --save-every 2"
+    run = train(made, options, tmp_path / "run")
+    killed(run, 2)
+    [file] = run.glob("checkpoint_*.pt")
+    state = torch.load(file, weights_only=True)
+    state["parts"]["games"]["obs"] += 1
+    torch.save(state, file)
+    again = checkpoint(train(made, f"--resume {run}", tmp_path / "run"))
+    assert "cannot be played again" in capsys.readouterr().out
+    assert again["global_step"] == 256
+
+
+@pytest.mark.parametrize("recipe", [by_name["with/value-normalization"], by_name["with/rnd"]], ids=lambda r: r.name)
+def test_moments(recipe, made):
+    """Of rows in several batches as of all at once."""
+    rows, moments = torch.randn(1000, 3, generator=torch.Generator().manual_seed(1)) * 5 + 2, made.module.Moments(3)
+    for part in rows.split([10, 200, 790]):
+        moments.update(part)
+    torch.testing.assert_close(moments.mean, rows.double().mean(0), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(moments.var, rows.double().var(0, correction=0), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("recipe", [by_name["with/dual-clip"]], ids=lambda recipe: recipe.name)
+def test_the_second_clip(recipe, made):
+    """Advantages are 1 and -1 by normalization; the bad action's ratio is 10 and costs 3, the good one's is clipped."""
+    column, logprobs = torch.zeros(2), torch.full([2], 10.0).log()
+    policy = SimpleNamespace(log_prob=lambda actions: logprobs, entropy=lambda: column)
+    minibatch = dict(obs=column, actions=column, logprobs=column, values=column, returns=torch.tensor([1.0, -1.0]))
+    _, stats = made.module.ppo_loss(lambda obs: (policy, column), minibatch, 0.2, made.module.Args())
+    assert stats["policy_loss"].item() == pytest.approx((-1.2 + 3) / 2)
+
+
+@pytest.mark.parametrize("recipe", [by_name["with/squashed-gaussian"]], ids=lambda recipe: recipe.name)
+def test_density_of_squashed_actions(recipe, made):
+    """As torch's own transformed distribution has it."""
+    actions = torch.tensor([[0.3, -1.2], [2.0, 0.0]])
+    mean, logstd = torch.tensor([[0.1, -1.0]]), torch.tensor([[0.2, -0.5]])
+    base = torch.distributions.Normal(mean, logstd.exp())
+    theirs = torch.distributions.TransformedDistribution(base, torch.distributions.TanhTransform())
+    ours = made.module.Normal(mean, logstd).log_prob(actions)
+    torch.testing.assert_close(ours, theirs.log_prob(actions.tanh()).sum(-1), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("recipe", [by_name["with/evaluation"]], ids=lambda recipe: recipe.name)
+def test_an_evaluation_changes_nothing(recipe, made, tmp_path):
+    """A run with evaluations ends with the weights and statistics of one without, and has them in its log."""
+    options = f"{TINY['ppo_continuous_action.py']} --no-cuda --eval-episodes 1 --eval-every"
+    runs = [train(made, f"{options} {every}", tmp_path / str(every)) for every in (1, 100)]
+    assert same(*(checkpoint(run)["parts"] for run in runs))
+    assert [len(scalars(run).get("charts/evaluation_return", [])) for run in runs] == [2, 0]
