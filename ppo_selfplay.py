@@ -60,7 +60,7 @@ class Args:
     eval_every: int = 50  # updates between matches with random play and the agent of the last matches; 0: none
     one_seat: bool = False  # learn from seat 0 alone; the agent of the last matches, which stays as it is, has seat 1
     # environment
-    env_id: str = "SlimeVolley-v0"  # a gymnasium id of a game of two: see make_env
+    env_id: str = "SlimeVolley-v0"  # a gymnasium id of a game of two: observations [2, D], actions MultiDiscrete [A, A]
     num_envs: int = 64  # environments stepped together, N: both players of N / 2 games
     async_envs: bool = False  # step each in a process of its own
     # rollout
@@ -82,7 +82,7 @@ class Args:
     target_kl: float | None = None  # end an update's epochs once the approximate KL divergence exceeds this [aux 3]
 
 
-class Volleyball(gym.Env):
+class Slime(gym.Env):
     """[library] A match of slimevolleygym, which takes gymnasium for gym; an action lasts 3 of 30 frames a second."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
@@ -110,13 +110,13 @@ class Volleyball(gym.Env):
 
 
 def make_env(args, index, folder):
-    """[selfplay 1] Game `index`: observations [2, D] and actions MultiDiscrete [A, A], a row for each seat."""
+    """Environment `index`, its observations vectors; info["episode"] has the return and length of one that ended."""
     if multiprocessing.parent_process() is not None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which ends its environments
-    gym.registry["SlimeVolley-v0"] = gym.envs.registration.EnvSpec("SlimeVolley-v0", Volleyball, max_episode_steps=1000)
+    gym.registry["SlimeVolley-v0"] = gym.envs.registration.EnvSpec("Slime", Slime, max_episode_steps=1000)  # [library]
     env = gym.make(args.env_id, render_mode="rgb_array" if args.capture_video and index == 0 else None)
     if (env.observation_space.shape or [0])[0] != 2 or not re.search(r"\[(\d+) \1]", str(env.action_space)):  # [check]
-        sys.exit(f"error: {args.env_id}: this is for games of two: see make_env; Discrete actions of one need ppo.py")
+        sys.exit(f"error: {args.env_id}: no game of two: --help says what one has; for one player there is ppo.py")
     if env.render_mode is not None:
         env = gym.wrappers.RecordVideo(env, folder / time.strftime("videos-%Y%m%d-%H%M%S"))
     env = gym.wrappers.RecordEpisodeStatistics(env)
@@ -263,17 +263,15 @@ def gradient_step(agent, optimizer, minibatch, clip_coef, args, loss_function=pp
 
 
 def win_rate(agent, other, args, device):
-    """[selfplay 1] The share of N / 2 games that the agent wins, half of one for a draw; None plays at random."""
+    """[selfplay 1] The share of N / 2 games won, draws as halves; None plays at random. Leaves training's chance."""
     envs = make_envs(dataclasses.replace(args, async_envs=False, capture_video=False), None)
     (obs, _), scores, playing = envs.reset(seed=args.seed), 0, np.True_
-    with torch.no_grad(), torch.random.fork_rng(range(torch.cuda.device_count())):  # the training's draws stay the same
+    with torch.no_grad(), torch.random.fork_rng(range(torch.cuda.device_count())), contextlib.closing(envs):
         while playing.any():  # until each has had its first end: to count all ends would favour short games
-            obs = torch.from_numpy(obs).to(device)
-            actions = agent(obs)[0].sample()
+            actions = agent(obs := torch.from_numpy(obs).to(device))[0].sample()
             actions[1::2] = other(obs[1::2])[0].sample() if other else actions[1::2].random_(envs.single_action_space.n)
             obs, reward, terminated, truncated, _ = envs.step(actions.cpu().numpy())
             scores, playing = scores + playing * reward, playing & ~(terminated | truncated)
-    envs.close()
     return (1 + np.sign(scores[::2]).mean()) / 2
 
 
@@ -284,7 +282,7 @@ def train(args, run):
     agent = Agent(envs).to(device)
     optimizer = torch.optim.Adam(agent.parameters(), args.learning_rate, fused=True)
     loss_function = torch.compile(ppo_loss) if args.compile else ppo_loss
-    past = Agent(envs).to(device)  # [selfplay 1] the agent of the last match, at first one that knows nothing
+    past = Agent(envs).to(device)  # [selfplay 1] the agent of the last matches, at first one that knows nothing
     # What must survive a resume is named here: anything with state_dict() and load_state_dict(), of plain values.
     run.start(device, agent=agent, optimizer=optimizer, past=past)  # [selfplay 1]
     next_obs, _ = envs.reset(seed=args.seed + run.global_step)
@@ -321,10 +319,11 @@ def train(args, run):
         advantages = gae(rewards, values.cpu().numpy(), dones, next_value, next_done, args.gamma, args.gae_lambda)
         batch["returns"] = returns = torch.from_numpy(advantages).to(device) + values
         batch = {name: column[:, :: 1 + args.one_seat].flatten(0, 1) for name, column in batch.items()}  # [selfplay 1]
+        values, returns = batch["values"], batch["returns"]  # [selfplay 1]
 
         stats = []
         for _ in range(args.update_epochs):
-            for rows in torch.randperm(len(batch["obs"]), device=device).chunk(args.num_minibatches):  # [core 6]
+            for rows in torch.randperm(len(values), device=device).chunk(args.num_minibatches):  # [core 6] [selfplay 1]
                 minibatch = {name: column.index_select(0, rows) for name, column in batch.items()}
                 stats.append(gradient_step(agent, optimizer, minibatch, clip_coef, args, loss_function))
             if args.target_kl is not None and stats[-1]["approx_kl"] > args.target_kl:  # [aux 3]
@@ -335,11 +334,11 @@ def train(args, run):
         scalars["losses/explained_variance"] = 1 - (returns - values).var() / returns.var()
         run.log_update(scalars | {"charts/learning_rate": learning_rate})
         if args.eval_every and update % args.eval_every == 0:  # [selfplay 1]
-            for name, other in {"random": None, "past": past}.items():
-                run.writer.add_scalar(f"charts/win_rate_{name}", win_rate(agent, other, args, device), run.global_step)
-            past.load_state_dict(agent.state_dict())
-            run.save()
-            with one_line("the run's folder", OSError):  # an older self, to play against later
+            with one_line("the run's folder", OSError):
+                run.writer.add_scalar("charts/win_rate_random", win_rate(agent, None, args, device), run.global_step)
+                run.writer.add_scalar("charts/win_rate_past", win_rate(agent, past, args, device), run.global_step)
+                past.load_state_dict(agent.state_dict())
+                run.save()  # and it stays, to play against later
                 shutil.copy(run.folder / (name := f"checkpoint_{run.global_step:012}.pt"), run.folder / f"older_{name}")
         if run.stopping or update == run.num_updates or (args.save_every and update % args.save_every == 0):
             run.save()

@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from toy_envs import checkpoint, patched, same_weights, scalars, train
+from toy_envs import SELFPLAY, Signs, checkpoint, patched, same_weights, scalars, train
 
 import enjoy
 import ppo_selfplay as script
 
-SELFPLAY = SimpleNamespace(name="ppo_selfplay", module=script)
 with_slimevolley = pytest.mark.skipif(
     importlib.util.find_spec("slimevolleygym") is None, reason="needs slimevolleygym: pip install .[selfplay]"
 )
@@ -54,33 +53,6 @@ class Duel(gym.Env):
         return self.obs, reward, terminated, truncated, {}
 
 
-class Signs(gym.Env):
-    """Each seat is shown one of 4 signs of its own; 1 for the action of its number, less the other's. 16 steps long."""
-
-    observation_space = gym.spaces.Box(0, 1, (2, 4), np.float32)
-    action_space = gym.spaces.MultiDiscrete([4, 4])
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 30}
-
-    def __init__(self, render_mode=None):
-        self.render_mode = render_mode
-
-    def signs(self):
-        self.answers = self.np_random.integers(4, size=2)
-        return np.float32(np.eye(4)[self.answers])
-
-    def reset(self, seed=None, options=None):
-        super().reset(seed=seed)
-        self.steps = 0
-        return self.signs(), {}
-
-    def step(self, actions):
-        right, self.steps = (actions == self.answers).astype(float), self.steps + 1
-        return self.signs(), right[0] - right[1], self.steps == 16, False, {}
-
-    def render(self):
-        return np.zeros((32, 32, 3), np.uint8)
-
-
 class Higher(gym.Env):
     """The higher action wins a step. Game 0 is over after 1 step, game 1 after 2, ...; game 0 is lost by whom it is."""
 
@@ -104,7 +76,6 @@ class Higher(gym.Env):
 
 
 gym.register("Duel-v0", Duel, disable_env_checker=True)
-gym.register("Signs-v0", Signs, disable_env_checker=True)
 gym.register("Higher-v0", Higher, disable_env_checker=True)
 SIGNS = "--env-id Signs-v0 --num-envs 8 --num-steps 32 --num-minibatches 4 --total-timesteps"
 
@@ -295,9 +266,10 @@ def test_the_agent_of_the_last_match_is_in_the_checkpoint(tmp_path):
     ("options", "named"),
     [
         ("--env-id CartPole-v1", "ppo.py"),
-        ("--env-id toy_envs:Choices-v0", "games of two"),
-        ("--env-id Uneven-v0", "games of two"),
-        ("--env-id Signs-v0 --num-envs 7", "--num-envs must be even"),
+        ("--env-id toy_envs:Choices-v0", "no game of two"),
+        ("--env-id Uneven-v0", "no game of two"),
+        ("--env-id Signs-v0 --num-envs 7", "--num-envs 7 must be even"),
+        ("--env-id Signs-v0 --one-seat --eval-every 0", "--one-seat needs --eval-every"),
     ],
 )
 def test_what_is_no_game_of_two(options, named, tmp_path):
@@ -374,19 +346,21 @@ def test_slime_volleyball_is_the_packages():
     library = sys.modules["slimevolleygym.slimevolley"]
     theirs = library.SlimeVolleyEnv()
     theirs.game = library.Game(np.random.Generator(np.random.PCG64(np.random.SeedSequence(5))))
-    random, points = np.random.default_rng(1), []
-    for _ in range(1500):
+    random, points, ends = np.random.default_rng(1), [], []
+    for _ in range(3000):
         right, left = random.integers(6, size=2)
         frames = [theirs.step(theirs.action_table[right], theirs.action_table[left]) for _ in range(3)]
         obs, reward, terminated, truncated, _ = ours.step(np.array([right, left]))
         np.testing.assert_array_equal(obs, np.float32([frames[-1][0], frames[-1][3]["otherObs"]]))
-        assert reward == sum(frame[1] for frame in frames) and terminated == (reward != 0) and not truncated
-        if terminated:
-            points.append(reward)
+        assert reward == sum(frame[1] for frame in frames) and terminated == frames[-1][2]
+        points += [reward] * (reward != 0)
+        if terminated or truncated:
+            assert max(points.count(1), points.count(-1)) == 5 or truncated  # who loses five rallies loses the match
+            ends, points = [*ends, terminated], []
             obs, _ = ours.reset()
-            theirs.game = library.Game(theirs.game.np_random)
+            theirs.game, theirs.t = library.Game(theirs.game.np_random), 0
             np.testing.assert_array_equal(obs, np.float32([p.getObservation() for p in ours.unwrapped.players]))
-    assert points.count(1) > 10 and points.count(-1) > 10
+    assert sum(ends) > 5
 
 
 @with_slimevolley
