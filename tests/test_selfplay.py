@@ -14,6 +14,7 @@ from toy_envs import SELFPLAY, Signs, checkpoint, patched, same_weights, scalars
 
 import enjoy
 import ppo_selfplay as script
+from benchmark import elo
 
 with_slimevolley = pytest.mark.skipif(
     importlib.util.find_spec("slimevolleygym") is None, reason="needs slimevolleygym: pip install .[selfplay]"
@@ -178,6 +179,50 @@ def test_advantages_run_along_one_seat_of_one_game(bootstrap, duels, tmp_path):
                 assert found[t, row] == pytest.approx(expected, abs=1e-4)
 
 
+class Apart(nn.Module):
+    """In place of the agent: the first one made takes actions 0 to 3 only, the second one, the opponent, action 4."""
+
+    made = 0
+
+    def __init__(self, envs):
+        super().__init__()
+        Apart.made += 1
+        often = [[0, 0, 0, 0, -1e8], [-1e8, -1e8, -1e8, -1e8, 0]][Apart.made - 1]
+        self.logits = nn.Parameter(torch.tensor(often, dtype=torch.float32))
+
+    def forward(self, obs):
+        return script.Categorical(self.logits.expand(len(obs), 5)), self.logits.sum() * torch.zeros(len(obs))
+
+
+@pytest.mark.parametrize("one_seat", [False, True])
+def test_from_one_seat_or_both(one_seat, duels, tmp_path):
+    """With --one-seat the older self plays seat 1, and an epoch has each row of seat 0 once and no others."""
+    Apart.made, epochs, M, N = 0, [], 16, 6
+    options = f"--env-id Duel-v0 --num-envs {N} --num-steps {M} --total-timesteps {2 * M * N} --num-minibatches 4 "
+
+    def look(agent, optimizer, minibatch, *_):
+        epochs.append({name: column.clone() for name, column in minibatch.items()})
+        return {"policy_loss": torch.zeros(()), "value_loss": torch.zeros(())}
+
+    with patched((script, "Agent", Apart), (script, "gradient_step", look)):
+        train(SELFPLAY, f"{options} --update-epochs 1 --eval-every 9" + " --one-seat" * one_seat, tmp_path)
+    assert len(epochs) == 8 and len(duels) == 3
+    for update in range(2):
+        minibatches = epochs[4 * update : 4 * update + 4]
+        learned = [row for each in minibatches for row in torch.column_stack([each["obs"], each["actions"]]).tolist()]
+        steps = [step for duel in duels for step in duel.log[M * update : M * (update + 1)]]
+        seats = [0] if one_seat else [0, 1]
+        assert sorted(learned) == sorted([*step.obs[seat], step.actions[seat]] for step in steps for seat in seats)
+        assert {step.actions[0] for step in steps} == {0, 1, 2, 3}
+        assert {step.actions[1] for step in steps} == ({4} if one_seat else {0, 1, 2, 3})
+
+
+def test_one_seat_learns_too(tmp_path):
+    """From nothing to winning all, and all against itself of half the time ago."""
+    run = train(SELFPLAY, f"{SIGNS} 16384 --eval-every 32 --learning-rate 1e-2 --one-seat", tmp_path)
+    assert [scalars(run)[f"charts/win_rate_{name}"][-1][1] for name in ("random", "past")] > [0.99, 0.4]
+
+
 def test_it_learns_from_both_seats(tmp_path):
     """Nine tenths of the games won from random play, or more; and better than the agent of the first match."""
     run = train(SELFPLAY, f"{SIGNS} 16384 --eval-every 32 --learning-rate 1e-2", tmp_path)
@@ -262,6 +307,34 @@ def test_the_agent_of_the_last_match_is_in_the_checkpoint(tmp_path):
     assert all(torch.equal(kept[name], before["past"][name]) for name in kept)
 
 
+def test_older_selves_stay(tmp_path):
+    """One of every match, a whole checkpoint with the agent as it was: it can be resumed, and stays as it is."""
+    run = train(SELFPLAY, f"{SIGNS} 1536 --eval-every 1 --save-every 0", tmp_path)
+    older = sorted(run.glob("older_checkpoint_*.pt"))
+    assert [int(file.stem[17:]) for file in older] == [256, 512, 768, 1024, 1280, 1536]
+    assert len(list(run.glob("checkpoint_*.pt"))) == 2
+    before, *_, last = (torch.load(file, weights_only=True) for file in older)
+    assert same_weights(last, checkpoint(run)) and not same_weights(before, last)
+    assert before["global_step"] == 256 and before["log"] and last["update"] == 6
+    content = {file: file.read_bytes() for file in older}
+    resumed = train(SELFPLAY, f"--resume {older[0]}", tmp_path)
+    assert resumed != run and checkpoint(resumed)["global_step"] == 1536
+    assert {file: file.read_bytes() for file in older} == content
+
+
+def test_a_full_disk_at_a_match(tmp_path):
+    """One line; the run's checkpoint is whole."""
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with patched((script.shutil, "copy", full)), pytest.raises(SystemExit) as end:
+        train(SELFPLAY, f"{SIGNS} 1024 --eval-every 2", tmp_path)
+    assert re.fullmatch(r"error: the run's folder: OSError: .*No space left on device", end.value.code)
+    [run] = (tmp_path / "runs").iterdir()
+    assert checkpoint(run)["update"] == 2
+
+
 @pytest.mark.parametrize(
     ("options", "named"),
     [
@@ -286,6 +359,15 @@ class Uneven(Signs):
     """One player has more actions."""
 
     action_space = gym.spaces.MultiDiscrete([4, 5])
+
+
+def test_the_package_is_missing(tmp_path):
+    """One line that says what to install."""
+    with patched() as patch, pytest.raises(SystemExit) as end:
+        patch.setitem(sys.modules, "slimevolleygym", None)
+        patch.delitem(sys.modules, "slimevolleygym.slimevolley", raising=False)
+        train(SELFPLAY, "--num-envs 2", tmp_path)
+    assert re.fullmatch(r"error: .*slimevolleygym.*pip install \S+", end.value.code)
 
 
 # enjoy.py
@@ -382,3 +464,56 @@ def test_slime_volleyball_trains_and_is_filmed(tmp_path):
     run = train(SELFPLAY, options, tmp_path)
     assert len(list(run.glob("videos-*/*.mp4"))) >= 1
     assert {"charts/win_rate_random", "charts/win_rate_past", "charts/episodic_return"} <= scalars(run).keys()
+
+
+# benchmark/elo.py
+
+
+def test_ratings_are_the_likeliest():
+    """Of two players those of the share of wins; of more, no other ratings make the games likelier."""
+    two = elo.ratings(np.array([[0, 24.5], [74.5, 0]]))
+    assert two == pytest.approx([0, 400 * np.log10(3)])
+    assert elo.ratings(np.array([[0, 0], [100, 0]]))[1] == pytest.approx(400 * np.log10(100.5 / 0.5))
+    chance = np.random.default_rng(1)
+    wins = chance.integers(1, 50, (4, 4)) * (1 - np.eye(4))
+    found = elo.ratings(wins)
+
+    def likelihood(ratings):
+        share = 1 / (1 + 10 ** ((ratings - ratings[:, None]) / 400))
+        return ((wins + 0.5 * (1 - np.eye(4))) * np.log(share)).sum()
+
+    for _ in range(100):
+        other = found + chance.normal(0, 10, 4)
+        assert likelihood(other) < likelihood(found)
+
+
+def test_the_tournament_counts_for_whom_it_should():
+    """The higher action wins, in either seat; a random player of three actions is as good as the middle one."""
+    Higher.made.clear()
+    gym.register("HigherTimes-v0", Once, disable_env_checker=True)
+    args = script.Args(env_id="HigherTimes-v0")
+    wins = elo.tournament(script, [None, Always(0), Always(1), Always(2)], args, games=200, seed=1)
+    assert wins[1:, 1:].tolist() == [[0, 0, 0], [200, 0, 0], [200, 200, 0]]
+    assert wins[0, 1:] == pytest.approx([200 * 5 / 6, 100, 200 / 6], abs=25)
+    assert (wins + wins.T == 200 * (1 - np.eye(4))).all()
+
+
+def test_elo_of_a_run(tmp_path, capsys, monkeypatch):
+    """A row for each player, the random one first; the later, the stronger."""
+    run = train(SELFPLAY, f"{SIGNS} 6144 --eval-every 8 --learning-rate 1e-2", tmp_path)
+    capsys.readouterr()
+    monkeypatch.setattr(sys, "argv", ["elo.py", str(run), "--games", "20", "--players", "3"])
+    elo.main()
+    rows = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
+    assert [row[0] for row in rows] == ["steps", "random", "2,048", "4,096", "6,144"]
+    ratings = [float(row[1]) for row in rows[1:]]
+    assert ratings == sorted(ratings) and ratings[0] == 0 and ratings[-1] > 200
+    assert rows[-1][2] == "100.0%" and rows[2][2] == rows[2][3]
+
+
+@pytest.mark.parametrize("options", ["nowhere", "nowhere --games 3", "nowhere --players 0"])
+def test_elo_of_nothing(options, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["elo.py", *options.split()])
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match="^error: nowhere[^\n]*$"):
+        elo.main()
