@@ -113,7 +113,7 @@ def make_env(args, index, folder):
     """Environment `index`, its observations vectors; info["episode"] has the return and length of one that ended."""
     if multiprocessing.parent_process() is not None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which ends its environments
-    gym.registry["SlimeVolley-v0"] = gym.envs.registration.EnvSpec("Slime", Slime, max_episode_steps=1000)  # [library]
+    "SlimeVolley-v0" in gym.registry or gym.register("SlimeVolley-v0", Slime, max_episode_steps=1000)  # [library]
     env = gym.make(args.env_id, render_mode="rgb_array" if args.capture_video and index == 0 else None)
     if (env.observation_space.shape or [0])[0] != 2 or not re.search(r"\[(\d+) \1]", str(env.action_space)):  # [check]
         sys.exit(f"error: {args.env_id}: no game of two: --help says what one has; for one player there is ppo.py")

@@ -32,6 +32,8 @@ SCORE_ROW = re.compile(r"^\| `(\w+)\.py`[^|]* \| ([^|]+) \| ([^|]+) \| ([^|]+) \
 TOTALS = re.compile(r"(?<=<!-- sizes -->\n).*?(?=<!-- /sizes -->)", re.DOTALL)
 KIND_ROW = re.compile(r'^- <a id="\w+"></a>`\[(\w+)\]`: (.*)$', re.MULTILINE)
 DETAIL_ROW = re.compile(r'^(\| <a id="[\w-]+"></a>(\w+ \d+) \| (.*?) \| )(.*?)( \|)', re.MULTILINE)
+# What one player wins the other loses: the mean return says nothing there
+SCORES = {"ppo_selfplay": "SlimeVolley-v0: [wins and ratings](docs/selfplay.md#results)"}
 CONTEXT = 3  # unchanged lines shown around a change
 ALIKE = 0.6  # lines of this similarity are the same line, changed
 
@@ -196,7 +198,8 @@ def in_words(sizes):
 
 def with_sizes_and_scores(text):
     """README.md with the diff's sizes and the first score in each script's row, and with the sums of the sizes."""
-    scores = {name: f"{env_id}, {steps}: {score}" for name, env_id, steps, score in reversed(SCORE_ROW.findall(text))}
+    found = reversed(SCORE_ROW.findall(text))
+    scores = {name: f"{env_id}, {steps}: {score}" for name, env_id, steps, score in found} | SCORES
     sizes = {name: size(name, parent, own) for name, (parent, own) in scripts().items() if parent}
     for name in scripts():
         cells = [f"+{sizes[name]['+']} -{sizes[name]['-']}", in_words(sizes[name])] if name in sizes else ["", ""]

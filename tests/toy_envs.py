@@ -124,7 +124,7 @@ MULTIGPU = ENVPOOL._replace(name="ppo_atari_multigpu", parent="ppo_atari_envpool
 SELFPLAY = Script(
     "ppo_selfplay", "ppo", {"selfplay 1"},
     unfit={"CartPole-v1": "ppo.py", "Pendulum-v1": "no game of two"},
-    near_miss=("Sign-v0", "Signs"),
+    near_miss=("SlimeVoley-v0", "SlimeVolley"),
     packages=(),
     quick="--env-id toy_envs:Signs-v0 --num-envs 4 --total-timesteps 4096",
     tiny="--env-id toy_envs:Signs-v0 --total-timesteps 512 --num-envs 2 --num-steps 32",
