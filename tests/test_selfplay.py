@@ -55,23 +55,24 @@ class Duel(gym.Env):
 
 
 class Higher(gym.Env):
-    """The higher action wins a step. Game 0 is over after 1 step, game 1 after 2, ...; game 0 is lost by whom it is."""
+    """The higher action wins a step. Game 0 is over after 1 step, game 1 after 6, ...; `first` -1: game 0's first
+    episode goes the other way."""
 
     observation_space = gym.spaces.Box(0, 1, (2, 1), np.float32)
     action_space = gym.spaces.MultiDiscrete([3, 3])
     made = []
 
     def __init__(self, render_mode=None, first=1):
-        self.index, self.first = len(self.made), first
+        self.index, self.first, self.episode = len(self.made), first, 0
         self.made.append(self)
 
     def reset(self, seed=None, options=None):
-        self.steps = 0
+        self.steps, self.episode = 0, self.episode + 1
         return np.zeros((2, 1), np.float32), {}
 
     def step(self, actions):
         self.steps += 1
-        sign = self.first if self.index == 0 else 1
+        sign = self.first if self.index == 0 and self.episode == 1 else 1
         reward = sign * float(np.sign(actions[0] - actions[1]))
         return np.zeros((2, 1), np.float32), reward, self.steps == 5 * self.index + 1, False, {}
 
@@ -254,7 +255,7 @@ def test_win_rate(mine, other, rate):
 
 
 def test_one_game_of_each_counts():
-    """Of four games the agent loses the shortest, which is over sixteen times before the longest ends."""
+    """Of four games the agent loses the shortest, and wins it fifteen times before the longest ends."""
     Higher.made.clear()
     gym.register("HigherLost-v0", lambda render_mode=None: Higher(first=-1), disable_env_checker=True)
     args = script.Args(env_id="HigherLost-v0", num_envs=8)
