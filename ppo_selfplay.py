@@ -102,7 +102,7 @@ class Slime(gym.Env):
         for player, action in zip(self.players, actions, strict=True):
             player.setAction(self.library.SlimeVolleyEnv.action_table[action])
         reward, obs = sum(self.game.step() for _ in range(3)), np.float32([p.getObservation() for p in self.players])
-        return obs, reward, min(player.life for player in self.players) == 0, False, {}  # who loses 5 rallies loses
+        return obs, reward, min(player.life for player in self.players) == 0, False, {"rally_over": reward != 0}
 
     def render(self):
         vars(self.library).update(PIXEL_MODE=True, FACTOR=8, WINDOW_WIDTH=384, WINDOW_HEIGHT=160)  # 8 pixels a unit
@@ -262,9 +262,9 @@ def gradient_step(agent, optimizer, minibatch, clip_coef, args, loss_function=pp
     return stats
 
 
-def win_rate(agent, other, args, device):
-    """[selfplay 1] The share of N / 2 games won, draws as halves; None plays at random. Leaves training's chance."""
-    envs = make_envs(dataclasses.replace(args, async_envs=False, capture_video=False), None)
+def win_rate(agent, other, args, device, games=50):
+    """[selfplay 1] The share of games won, draws as halves; None plays at random. Leaves training's chance."""
+    envs = make_envs(dataclasses.replace(args, num_envs=2 * games, async_envs=False, capture_video=False), None)
     (obs, _), scores, playing = envs.reset(seed=args.seed), 0, np.True_
     with torch.no_grad(), torch.random.fork_rng(range(torch.cuda.device_count())), contextlib.closing(envs):
         while playing.any():  # until each has had its first end: to count all ends would favour short games
@@ -306,7 +306,7 @@ def train(args, run):
                 rollout.append(step)
                 dones.append(next_done)
                 next_obs, reward, terminated, truncated, infos = envs.step(action.cpu().numpy())
-                next_done = terminated | truncated
+                next_done = terminated | truncated | (reward != 0) & ("rally_over" in infos)  # [selfplay 1]
                 if args.bootstrap_truncated and (cut := truncated & ~terminated).any():
                     final_obs = torch.from_numpy(np.stack(infos["final_obs"][cut])).to(device)
                     reward[cut] += args.gamma * agent(final_obs)[1].cpu().numpy()
@@ -334,12 +334,11 @@ def train(args, run):
         scalars["losses/explained_variance"] = 1 - (returns - values).var() / returns.var()
         run.log_update(scalars | {"charts/learning_rate": learning_rate})
         if args.eval_every and update % args.eval_every == 0:  # [selfplay 1]
-            with one_line("the run's folder", OSError):
-                run.writer.add_scalar("charts/win_rate_random", win_rate(agent, None, args, device), run.global_step)
-                run.writer.add_scalar("charts/win_rate_past", win_rate(agent, past, args, device), run.global_step)
-                past.load_state_dict(agent.state_dict())
-                run.save()  # and it stays, to play against later
-                shutil.copy(run.folder / (name := f"checkpoint_{run.global_step:012}.pt"), run.folder / f"older_{name}")
+            run.writer.add_scalar("charts/win_rate_random", win_rate(agent, None, args, device), run.global_step)
+            run.writer.add_scalar("charts/win_rate_past", win_rate(agent, past, args, device), run.global_step)
+            past.load_state_dict(agent.state_dict())
+            run.save()  # under a name of its own it stays, to play against later
+            (run.folder / (name := f"checkpoint_{run.global_step:012}.pt")).replace(run.folder / f"older_{name}")
         if run.stopping or update == run.num_updates or (args.save_every and update % args.save_every == 0):
             run.save()
         if run.stopping:

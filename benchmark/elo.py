@@ -52,8 +52,8 @@ def tournament(script, agents, args, games, seed):
             if agents[one] is None:  # a random player has seat 1
                 one, other = other, one
             torch.manual_seed(seed := seed + 1)
-            match = dataclasses.replace(args, num_envs=games, seed=seed)
-            rate = script.win_rate(agents[one], agents[other], match, torch.device("cpu"))
+            match = dataclasses.replace(args, seed=seed)
+            rate = script.win_rate(agents[one], agents[other], match, torch.device("cpu"), games // 2)
             wins[one, other] += rate * games / 2
             wins[other, one] += (1 - rate) * games / 2
     return wins
