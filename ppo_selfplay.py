@@ -57,21 +57,21 @@ class Args:
     capture_video: bool = False  # film environment 0 into the run's folder
     save_every: int = 100  # updates between checkpoints; 0: only at the end
     resume: str | None = None  # folder of a run to go on with, or a checkpoint to start from; see the README
-    eval_every: int = 50  # updates between matches with random play and the agent of the last matches; 0: none
+    eval_every: int = 30  # updates between matches with random play and the agent of the last matches; 0: none
     one_seat: bool = False  # learn from seat 0 alone; the agent of the last matches, which stays as it is, has seat 1
     # environment
     env_id: str = "SlimeVolley-v0"  # a gymnasium id of a game of two: observations [2, D], actions MultiDiscrete [A, A]
     num_envs: int = 64  # environments stepped together, N: both players of N / 2 games
     async_envs: bool = False  # step each in a process of its own
     # rollout
-    total_timesteps: int = 4_000_000  # environment steps in all, over all environments
+    total_timesteps: int = 3_000_000  # environment steps in all, over all environments
     num_steps: int = 128  # steps of each environment between two updates, M
     gamma: float = 0.99  # discount
     gae_lambda: float = 0.95  # lambda of generalized advantage estimation
     bootstrap_truncated: bool = False  # value the state where a time limit cuts an episode; ppo2: an end like any other
     # update
     learning_rate: float = 1e-3  # Adam's step size
-    anneal_lr: bool = True  # let it fall linearly to 0 [core 4]
+    anneal_lr: bool = False  # let it fall linearly to 0 [core 4]
     num_minibatches: int = 16  # minibatches in an epoch
     update_epochs: int = 4  # epochs over each rollout
     clip_coef: float = 0.2  # clip range of the policy's ratio and of the value
@@ -102,7 +102,7 @@ class Slime(gym.Env):
         for player, action in zip(self.players, actions, strict=True):
             player.setAction(self.library.SlimeVolleyEnv.action_table[action])
         reward, obs = sum(self.game.step() for _ in range(3)), np.float32([p.getObservation() for p in self.players])
-        return obs, reward, min(player.life for player in self.players) == 0, False, {"rally_over": reward != 0}
+        return obs, reward, min(player.life for player in self.players) == 0, False, {}  # who loses 5 rallies loses
 
     def render(self):
         vars(self.library).update(PIXEL_MODE=True, FACTOR=8, WINDOW_WIDTH=384, WINDOW_HEIGHT=160)  # 8 pixels a unit
@@ -306,7 +306,7 @@ def train(args, run):
                 rollout.append(step)
                 dones.append(next_done)
                 next_obs, reward, terminated, truncated, infos = envs.step(action.cpu().numpy())
-                next_done = terminated | truncated | (reward != 0) & ("rally_over" in infos)  # [selfplay 1]
+                next_done = terminated | truncated
                 if args.bootstrap_truncated and (cut := truncated & ~terminated).any():
                     final_obs = torch.from_numpy(np.stack(infos["final_obs"][cut])).to(device)
                     reward[cut] += args.gamma * agent(final_obs)[1].cpu().numpy()

@@ -27,7 +27,7 @@ class Duel(gym.Env):
 
     observation_space = gym.spaces.Box(-np.inf, np.inf, (2, 4), np.float32)
     action_space = gym.spaces.MultiDiscrete([5, 5])
-    made, rallies = [], False
+    made = []
 
     def __init__(self, render_mode=None):
         self.index, self.episode, self.log = len(self.made), -1, []
@@ -48,17 +48,10 @@ class Duel(gym.Env):
         length, kind = ENDS[(self.index + self.episode) % len(ENDS)]
         over = self.steps == length
         terminated, truncated = over and kind != "truncated", over and kind != "terminated"
-        pays = not self.rallies or self.chance.random() < 0.3
-        self.obs, reward = self.observe(), float(np.float32(pays * self.chance.normal()))
+        self.obs, reward = self.observe(), float(np.float32(self.chance.normal()))
         self.log.append(SimpleNamespace(obs=before, actions=actions.tolist(), reward=reward, terminated=terminated,
                                         truncated=truncated, next_obs=self.obs))  # fmt: skip
-        return self.obs, reward, terminated, truncated, {"rally_over": reward != 0} if self.rallies else {}
-
-
-class Rallies(Duel):
-    """In three of ten steps a rally ends, and pays."""
-
-    rallies = True
+        return self.obs, reward, terminated, truncated, {}
 
 
 class Higher(gym.Env):
@@ -85,7 +78,6 @@ class Higher(gym.Env):
 
 
 gym.register("Duel-v0", Duel, disable_env_checker=True)
-gym.register("Rallies-v0", Rallies, disable_env_checker=True)
 gym.register("Higher-v0", Higher, disable_env_checker=True)
 SIGNS = "--env-id Signs-v0 --num-envs 8 --num-steps 32 --num-minibatches 4 --total-timesteps"
 
@@ -151,9 +143,8 @@ class Secretive(nn.Module):
         return (obs * torch.tensor([0.1, 0.01, 0.2, 0.001])).sum(-1)
 
 
-@pytest.mark.parametrize("kind", [Duel, Rallies])
 @pytest.mark.parametrize("bootstrap", [False, True])
-def test_advantages_run_along_one_seat_of_one_game(bootstrap, kind, duels, tmp_path):
+def test_advantages_run_along_one_seat_of_one_game(bootstrap, duels, tmp_path):
     """From the definition, out of what the games themselves say that they showed and paid, in four rollouts."""
     rollouts, gae, gamma, gae_lambda, M = [], script.gae, 0.9, 0.8, 16
 
@@ -164,7 +155,7 @@ def test_advantages_run_along_one_seat_of_one_game(bootstrap, kind, duels, tmp_p
     def no_step(*_):
         return {"policy_loss": torch.zeros(()), "value_loss": torch.zeros(())}
 
-    options = f"--env-id {kind.__name__}-v0 --num-envs 6 --num-steps {M} --total-timesteps {4 * M * 6} --eval-every 0 "
+    options = f"--env-id Duel-v0 --num-envs 6 --num-steps {M} --total-timesteps {4 * M * 6} --eval-every 0 "
     options += f"--gamma {gamma} --gae-lambda {gae_lambda} --num-minibatches 4"
     with patched((script, "Agent", Secretive), (script, "gae", keep), (script, "gradient_step", no_step)):
         train(SELFPLAY, options + " --bootstrap-truncated" * bootstrap, tmp_path)
@@ -180,9 +171,8 @@ def test_advantages_run_along_one_seat_of_one_game(bootstrap, kind, duels, tmp_p
             for t in range(M):
                 expected, factor = 0.0, 1.0
                 for step in steps[t:]:
-                    reward, cut = (step.reward, -step.reward)[seat], step.truncated and not step.terminated
-                    over = step.terminated or cut or (kind.rallies and reward != 0)
-                    goes_on = (bootstrap and cut) or not over
+                    reward, over = (step.reward, -step.reward)[seat], step.terminated or step.truncated
+                    goes_on = not over or (bootstrap and not step.terminated)
                     delta = reward + gamma * goes_on * worth(step.next_obs[seat]) - worth(step.obs[seat])
                     expected, factor = expected + factor * delta, factor * gamma * gae_lambda
                     if over:
