@@ -1,6 +1,6 @@
 """How strong the older selves of a self-play run are: each plays each and a random player; ratings like those of Elo.
 
-    python benchmark/elo.py runs/SlimeVolley-v0__ppo_selfplay__1__20261122-063342
+    python benchmark/elo.py runs/SlimeVolley-v0__ppo_selfplay__1__20261122-074204
 
 Prints a table in Markdown. A player's rating is that of a logistic model, 0 for the random player: 400 more are ten
 wins to one loss. A run keeps an older self at every --eval-every.
