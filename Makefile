@@ -7,7 +7,7 @@ BIN := .venv/bin
 atari: .venv/atari.stamp
 	$(BIN)/python ppo_atari.py --env-id BreakoutNoFrameskip-v4 $(ARGS)
 
-test: .venv/atari,envpool,microrts,mujoco,track,video,benchmark,dev.stamp
+test: .venv/atari,envpool,microrts,mujoco,selfplay,track,video,benchmark,dev.stamp
 	$(BIN)/ruff check .
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(ARGS)
 

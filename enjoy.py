@@ -41,6 +41,7 @@ class Args:
     run: tyro.conf.Positional[Path]  # folder of a run, or one of its checkpoints
     episodes: int = 20  # whole games to play
     greedy: bool = False  # take the likeliest action, not a sample
+    opponent: str | None = None  # in a game of two, a run, a checkpoint or "random"; without, the agent plays itself
     seed: int = 0  # of the games and the samples
     video: bool = False  # film every game
     video_folder: Path | None = None  # where the films go instead of the run's folder
@@ -126,7 +127,8 @@ def freeze(envs):
 def rebuild(script, state, folder, **options):
     """One environment and the agent, as in the checkpoint's run but for the `options` that the script has."""
     known = {field.name for field in dataclasses.fields(script.Args)}
-    options = {"num_envs": 1, "num_minibatches": 1, "async_envs": False} | options
+    one = {"num_envs": 2 if hasattr(script, "Seats") else 1, "num_minibatches": 1, "async_envs": False}  # or one of two
+    options = one | options
     try:
         args = script.Args(**state["args"] | {name: value for name, value in options.items() if name in known})
         envs = script.make_envs(args, folder)
@@ -170,6 +172,37 @@ class Player:
             masks, known = self.script.action_masks, {"envs": self.envs, "infos": infos}
             policy = policy.masked(masks(**{name: known[name] for name in inspect.signature(masks).parameters}))
         return (mode(policy) if self.greedy else policy.sample()).numpy()
+
+
+class Match:
+    """Plays seat 0 of a game of two with a Player, seat 1 with another, or at random where that is None."""
+
+    def __init__(self, player, other):
+        self.envs, self.player, self.other = player.envs, player, other
+
+    def act(self, obs, done, infos):
+        """The actions in observations [2, ...], one of each seat."""
+        if self.other is None:
+            theirs = np.array([self.envs.single_action_space.sample()])
+        else:
+            theirs = self.other.act(obs[1:], done[:1], infos)
+        return np.concatenate([self.player.act(obs[:1], done[:1], infos), theirs])
+
+
+def against(player, args, env_id):
+    """The player in a match with --opponent. Raises SystemExit where that is no player of the same game of two."""
+    if not hasattr(player.script, "Seats"):
+        sys.exit(f"error: --opponent: {env_id} is no game of two players")
+    player.envs.single_action_space.seed(args.seed)
+    if args.opponent == "random":
+        return Match(player, None)
+    state, file = load(Path(args.opponent), args.trust)
+    if state["args"].get("env_id") != env_id:
+        sys.exit(f"error: --opponent {file} plays {state['args'].get('env_id')}, not {env_id}")
+    script = import_script(state["script"], file.parent)
+    envs, agent = rebuild(script, state, None, capture_video=False)
+    envs.close()
+    return Match(player, Player(script, player.envs, agent, args.greedy))
 
 
 def mode(policy):
@@ -264,13 +297,21 @@ def enjoy(args):
         last = state.get("returns") or [math.nan]
         print(f"{file}: {state['args'].get('env_id')}, mean return in training {np.mean(last):.4g} (last {len(last)})")
         try:
-            for score, length in play(Player(script, envs, agent, args.greedy), args, folder):
+            player, words = Player(script, envs, agent, args.greedy), ("lost", "drawn", "won")
+            if args.opponent is not None:
+                player = against(player, args, state["args"].get("env_id"))
+            for score, length in play(player, args, folder):
                 returns.append(score)
-                print(f"game {len(returns)}: return {score:g}, length {length}", flush=True)
+                result = f", {words[int(np.sign(score)) + 1]}" if args.opponent is not None else ""
+                print(f"game {len(returns)}: return {score:g}, length {length}{result}", flush=True)
         finally:
             if returns:
                 mean, std, least, most = np.mean(returns), np.std(returns), min(returns), max(returns)
                 print(f"{len(returns)} games: mean {mean:.4g}, std {std:.4g}, min {least:g}, max {most:g}", flush=True)
+            if returns and args.opponent is not None:
+                won, drawn, lost = (sum(np.sign(returns) == sign) for sign in (1, 0, -1))
+                share = (won + drawn / 2) / len(returns)
+                print(f"against {args.opponent}: won {won}, drawn {drawn}, lost {lost}: {share:.0%}", flush=True)
             envs.close()
     return returns
 
