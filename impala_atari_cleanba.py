@@ -69,7 +69,7 @@ class Args:
     tf32: bool = False  # let a GPU round the factors of products to 10 bits: faster
     bf16: bool = False  # compute the network up to its heads in bfloat16: faster where the hardware has it
     threads: int = torch.get_num_threads()  # of torch on the CPU
-    compile: bool = False  # compile the loss: faster updates after some seconds; on the CPU it needs a C++ compiler
+    compile: bool = False  # compile the gradient: faster updates after some seconds; on the CPU it needs a C++ compiler
     track: bool = False  # log to Weights & Biases too; its variables apply (WANDB_MODE=offline, WANDB_PROJECT, ...)
     capture_video: bool = False  # film what the agent sees of environment 0 into the run's folder
     save_every: int = 100  # updates between checkpoints; 0: only at the end
@@ -323,10 +323,9 @@ def sum_over_ranks(agent, stats, share):
     return dict(zip(stats, flat[-len(stats) :], strict=True))
 
 
-def gradient_step(agent, optimizer, minibatch, args, loss_function=impala_loss):
-    """[impala 5] One step of RMSprop on the loss of a minibatch; returns the scalars to log."""
-    loss, stats = loss_function(agent, minibatch, args)
-    optimizer.zero_grad()
+def clipped_gradient(agent, minibatch, args):
+    """[impala 6] Adds the gradient of the loss to parameters that have none, and clips it; returns what to log."""
+    loss, stats = impala_loss(agent, minibatch, args)
     loss.backward()
     stats = sum_over_ranks(agent, stats, 1.0)  # [impala 6] a sum over all steps is the sum of the ranks' sums
     rows = args.num_envs * args.num_steps // args.num_minibatches  # [impala 6] what is logged are means
@@ -336,7 +335,13 @@ def gradient_step(agent, optimizer, minibatch, args, loss_function=impala_loss):
     parameters = [p for p in agent.parameters() if p.grad is not None]
     stats["grad_norm"] = torch.cat([p.grad.flatten() for p in parameters]).square().sum().sqrt()
     nn.utils.clip_grads_with_norm_(parameters, args.max_grad_norm, stats["grad_norm"])
+    return stats
 
+
+def gradient_step(agent, optimizer, minibatch, args, clipped_gradient=clipped_gradient):
+    """[impala 5] One step of RMSprop on the loss of a minibatch; returns the scalars to log."""
+    optimizer.zero_grad()
+    stats = clipped_gradient(agent, minibatch, args)
     optimizer.step()
     return stats
 
@@ -445,7 +450,10 @@ def learn(args, run, stack):
     envs = [make_envs(dataclasses.replace(args, num_envs=n, capture_video=film), run.folder) for film in films]
     agent = Agent(envs[0], args.bf16, args.network).to(device)  # [cleanba 8]
     optimizer = torch.optim.RMSprop(agent.parameters(), args.learning_rate, alpha=0.99, eps=0.01)  # [impala 5]
-    loss_function = torch.compile(impala_loss) if args.compile else impala_loss  # [impala 3]
+    gradient = clipped_gradient
+    if args.compile:
+        torch._dynamo.config.trace_autograd_ops = True  # loss.backward() too
+        gradient = torch.compile(clipped_gradient)
     # What must survive a resume is named here: anything with state_dict() and load_state_dict(), of plain values.
     run.start(device, agent=agent, optimizer=optimizer)
     if dist.is_initialized():  # [aux 2] equal from the first bit; and a run that is killed at once goes on, too
@@ -497,7 +505,7 @@ def learn(args, run, stack):
         for i in range(args.num_minibatches):  # [impala 4]
             own = (columns % args.num_minibatches == i).nonzero().flatten()  # [impala 4]
             minibatch = {name: column.index_select(1, own) for name, column in batch.items()}  # [impala 4]
-            stats.append(gradient_step(agent, optimizer, minibatch, args, loss_function))  # [impala 4]
+            stats.append(gradient_step(agent, optimizer, minibatch, args, gradient))  # [impala 4]
 
         # [core 12] means over the minibatches
         scalars = {f"losses/{name}": torch.stack([each[name] for each in stats]).mean() for name in stats[0]}

@@ -70,7 +70,7 @@ class Args:
     tf32: bool = False  # let a GPU round the factors of products to 10 bits: faster
     bf16: bool = False  # compute the network up to its heads in bfloat16: faster where the hardware has it
     threads: int = torch.get_num_threads()  # of torch on the CPU
-    compile: bool = False  # compile the loss: faster updates after some seconds; on the CPU it needs a C++ compiler
+    compile: bool = False  # compile the gradient: faster updates after some seconds; on the CPU it needs a C++ compiler
     track: bool = False  # log to Weights & Biases too; its variables apply (WANDB_MODE=offline, WANDB_PROJECT, ...)
     capture_video: bool = False  # film what the agent sees of environment 0 into the run's folder
     save_every: int = 100  # updates between checkpoints; 0: only at the end
@@ -329,10 +329,9 @@ def sum_over_ranks(agent, stats, share):
     return dict(zip(stats, flat[-len(stats) :], strict=True))
 
 
-def gradient_step(agent, optimizer, minibatch, clip_coef, args, loss_function=ppo_loss):
-    """One step of Adam on the loss of a minibatch; returns the scalars to log."""
-    loss, stats = loss_function(agent, minibatch, clip_coef, args)
-    optimizer.zero_grad()
+def clipped_gradient(agent, minibatch, clip_coef, args):
+    """Adds the gradient of the loss to parameters that have none, and clips it; returns the scalars to log."""
+    loss, stats = ppo_loss(agent, minibatch, clip_coef, args)
     loss.backward()
     stats = sum_over_ranks(agent, stats, len(minibatch["obs"]) / len(minibatch["advantages_of_all"]))  # [aux 2]
 
@@ -340,6 +339,13 @@ def gradient_step(agent, optimizer, minibatch, clip_coef, args, loss_function=pp
     parameters = [p for p in agent.parameters() if p.grad is not None]
     stats["grad_norm"] = torch.cat([p.grad.flatten() for p in parameters]).square().sum().sqrt()
     nn.utils.clip_grads_with_norm_(parameters, args.max_grad_norm, stats["grad_norm"])
+    return stats
+
+
+def gradient_step(agent, optimizer, minibatch, clip_coef, args, clipped_gradient=clipped_gradient):
+    """One step of Adam on the loss of a minibatch; returns the scalars to log."""
+    optimizer.zero_grad()
+    stats = clipped_gradient(agent, minibatch, clip_coef, args)
 
     # [core 3] TensorFlow's Adam adds its epsilon of 1e-5 before the bias correction, and torch's adds it after
     for group in optimizer.param_groups:
@@ -449,7 +455,10 @@ def learn(args, run, stack):
     envs = [make_envs(dataclasses.replace(args, num_envs=n, capture_video=film), run.folder) for film in films]
     agent = Agent(envs[0], args.bf16, args.network).to(device)  # [cleanba 8]
     optimizer = torch.optim.Adam(agent.parameters(), args.learning_rate, fused=True)
-    loss_function = torch.compile(ppo_loss) if args.compile else ppo_loss
+    gradient = clipped_gradient
+    if args.compile:
+        torch._dynamo.config.trace_autograd_ops = True  # loss.backward() too
+        gradient = torch.compile(clipped_gradient)
     # What must survive a resume is named here: anything with state_dict() and load_state_dict(), of plain values.
     run.start(device, agent=agent, optimizer=optimizer)
     if dist.is_initialized():  # [aux 2] equal from the first bit; and a run that is killed at once goes on, too
@@ -506,7 +515,7 @@ def learn(args, run, stack):
                 own = own // (ranks * n) * n + own % n  # [cleanba 3] where they lie in the batch
                 minibatch = {name: column.index_select(0, own) for name, column in batch.items()}  # [aux 2]
                 minibatch["advantages_of_all"] = advantages[rows]  # [aux 2]
-                stats.append(gradient_step(agent, optimizer, minibatch, clip_coef, args, loss_function))
+                stats.append(gradient_step(agent, optimizer, minibatch, clip_coef, args, gradient))
             if args.target_kl is not None and stats[-1]["approx_kl"] > args.target_kl:  # [aux 3]
                 break
 

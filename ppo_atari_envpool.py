@@ -58,7 +58,7 @@ class Args:
     tf32: bool = False  # let a GPU round the factors of products to 10 bits: faster
     bf16: bool = False  # compute the network up to its heads in bfloat16: faster where the hardware has it
     threads: int = torch.get_num_threads()  # of torch on the CPU
-    compile: bool = False  # compile the loss: faster updates after some seconds; on the CPU it needs a C++ compiler
+    compile: bool = False  # compile the gradient: faster updates after some seconds; on the CPU it needs a C++ compiler
     track: bool = False  # log to Weights & Biases too; its variables apply (WANDB_MODE=offline, WANDB_PROJECT, ...)
     capture_video: bool = False  # film what the agent sees of environment 0 into the run's folder
     save_every: int = 100  # updates between checkpoints; 0: only at the end
@@ -263,16 +263,22 @@ def ppo_loss(agent, minibatch, clip_coef, args):
     return loss, {name: scalar.detach() for name, scalar in stats.items()}
 
 
-def gradient_step(agent, optimizer, minibatch, clip_coef, args, loss_function=ppo_loss):
-    """One step of Adam on the loss of a minibatch; returns the scalars to log."""
-    loss, stats = loss_function(agent, minibatch, clip_coef, args)
-    optimizer.zero_grad()
+def clipped_gradient(agent, minibatch, clip_coef, args):
+    """Adds the gradient of the loss to parameters that have none, and clips it; returns the scalars to log."""
+    loss, stats = ppo_loss(agent, minibatch, clip_coef, args)
     loss.backward()
 
     # [core 11] global gradient clipping; torch's own norm of a million weights is 0.002 % too small on a CPU
     parameters = [p for p in agent.parameters() if p.grad is not None]
     stats["grad_norm"] = torch.cat([p.grad.flatten() for p in parameters]).square().sum().sqrt()
     nn.utils.clip_grads_with_norm_(parameters, args.max_grad_norm, stats["grad_norm"])
+    return stats
+
+
+def gradient_step(agent, optimizer, minibatch, clip_coef, args, clipped_gradient=clipped_gradient):
+    """One step of Adam on the loss of a minibatch; returns the scalars to log."""
+    optimizer.zero_grad()
+    stats = clipped_gradient(agent, minibatch, clip_coef, args)
 
     # [core 3] TensorFlow's Adam adds its epsilon of 1e-5 before the bias correction, and torch's adds it after
     for group in optimizer.param_groups:
@@ -288,7 +294,10 @@ def train(args, run):
     envs = make_envs(args, run.folder)
     agent = Agent(envs, args.bf16).to(device)  # [speed]
     optimizer = torch.optim.Adam(agent.parameters(), args.learning_rate, fused=True)
-    loss_function = torch.compile(ppo_loss) if args.compile else ppo_loss
+    gradient = clipped_gradient
+    if args.compile:
+        torch._dynamo.config.trace_autograd_ops = True  # loss.backward() too
+        gradient = torch.compile(clipped_gradient)
     # What must survive a resume is named here: anything with state_dict() and load_state_dict(), of plain values.
     run.start(device, agent=agent, optimizer=optimizer)
     next_obs, _ = envs.reset(seed=args.seed + run.global_step)
@@ -329,7 +338,7 @@ def train(args, run):
         for _ in range(args.update_epochs):
             for rows in torch.randperm(run.batch_size, device=device).chunk(args.num_minibatches):  # [core 6]
                 minibatch = {name: column.index_select(0, rows) for name, column in batch.items()}
-                stats.append(gradient_step(agent, optimizer, minibatch, clip_coef, args, loss_function))
+                stats.append(gradient_step(agent, optimizer, minibatch, clip_coef, args, gradient))
             if args.target_kl is not None and stats[-1]["approx_kl"] > args.target_kl:  # [aux 3]
                 break
 

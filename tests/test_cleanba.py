@@ -224,7 +224,6 @@ def test_a_loss_that_is_not_finite(tmp_path):
             factor = float("nan") if next(numbers) == 4 else 1.0
             return value * factor, {name: scalar * factor for name, scalar in stats.items()}
 
-        script.gradient_step.__defaults__ = (not_finite,)
         script.ppo_loss = not_finite
 
     group = Ranks(0, f"{SMALL} --save-every 1 --total-timesteps 100000 --actor-threads 2", tmp_path, change, script)

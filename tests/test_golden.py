@@ -255,7 +255,7 @@ def record_train(script, case, monkeypatch, tmp_path, **changes):
     sizes = [int(SCHEDULES[f"{case}/{name}"]) for name in ("nupdates", "noptepochs", "nminibatches")]
     lr, clip = SCHEDULES[f"{case}/lr"], SCHEDULES[f"{case}/cliprange"]
 
-    def gradient_step(agent, optimizer, minibatch, clip_coef, args, loss_function):
+    def gradient_step(agent, optimizer, minibatch, clip_coef, args, gradient):
         if not calls:  # the optimizer is the one that the tests above build themselves
             [group], own = optimizer.param_groups, torch.optim.Adam(agent.parameters(), fused=True)
             assert type(optimizer) is torch.optim.Adam

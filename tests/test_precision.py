@@ -17,18 +17,20 @@ ppo_script = SCRIPTS[0]
 BACKEND = "inductor" if shutil.which(os.environ.get("CXX", "g++")) else "aot_eager"
 
 
-def test_compiled_equals_eager_after_50_updates():
+def test_compiled_equals_eager_after_50_updates(monkeypatch):
     """From ppo2's recorded batch, 50 steps: the same weights but for rounding; everything is compiled once."""
+    monkeypatch.setattr(torch._dynamo.config, "trace_autograd_ops", True)
     config, data = CONFIGS["mlp_copy_discrete"], load("b_mlp_copy_discrete")
     batch = recorded_batch(config, data)
     eager = config.agent()
     compiled = copy.deepcopy(eager)
     compiles = torch._dynamo.utils.counters["stats"]
     before = compiles["unique_graphs"]
-    for agent, loss_function in ((eager, ppo.ppo_loss), (compiled, torch.compile(ppo.ppo_loss, backend=BACKEND))):
+    whole = torch.compile(ppo.clipped_gradient, backend=BACKEND, fullgraph=True)
+    for agent, gradient in ((eager, ppo.clipped_gradient), (compiled, whole)):
         optimizer = torch.optim.Adam(agent.parameters(), 2.5e-4, fused=True)
         for _ in range(50):
-            ppo.gradient_step(agent, optimizer, batch, 0.2, ppo.Args(), loss_function)
+            ppo.gradient_step(agent, optimizer, batch, 0.2, ppo.Args(), gradient)
     assert compiles["unique_graphs"] == before + 1
     start = config.agent()
     for name, weights in eager.state_dict().items():

@@ -185,12 +185,12 @@ def recorded(script, options, toy, folder):
         )  # fmt: skip
         return advantages
 
-    def recording_step(agent, optimizer, minibatch, clip_coef, args, loss_function):
+    def recording_step(agent, optimizer, minibatch, clip_coef, args, gradient):
         if not updates[-1].steps:
             updates[-1].agent = copy.deepcopy(agent)
         step = SimpleNamespace(minibatch=minibatch, clip=clip_coef, lr=optimizer.param_groups[0]["lr"])
         updates[-1].steps.append(step)
-        step.stats = gradient_step(agent, optimizer, minibatch, clip_coef, args, loss_function)
+        step.stats = gradient_step(agent, optimizer, minibatch, clip_coef, args, gradient)
         return step.stats
 
     with patched((module, "gae", recording_gae), (module, "gradient_step", recording_step)) as patch:

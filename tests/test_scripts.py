@@ -196,7 +196,7 @@ def test_the_parts_come_in_one_order(script):
         source.index(part)
         for part in (
             "# /// script\n", '\n"""', "\nimport ", "\nclass Args:", "\ndef make_envs(", "\n    def log_prob(",
-            "\ndef layer_init", "\nclass Agent(", f"\ndef {first}(", f"\ndef {loss}(", "\ndef gradient_step(",
+            "\ndef layer_init", "\nclass Agent(", f"\ndef {first}(", f"\ndef {loss}(", "\ndef clipped_gradient(", "\ndef gradient_step(",
             "\ndef train(args, run)", "\n# That was PPO.", "\ndef one_line(",
         )
     ]  # fmt: skip
@@ -204,7 +204,7 @@ def test_the_parts_come_in_one_order(script):
     assert places == sorted(places) and places[0] == 0
     processes = {"gather", "sum_over_ranks", "every_rank", "Actor", "learn"}  # of the scripts that have several
     parts = [name for name in names[names.index(first) : names.index("one_line")] if name not in processes]
-    assert parts == [first, loss, "gradient_step", "train"]
+    assert parts == [first, loss, "clipped_gradient", "gradient_step", "train"]
 
 
 @every_text
