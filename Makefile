@@ -49,7 +49,11 @@ $(BIN)/pip:
 	@$(PYTHON) -c 'import sys; sys.exit("error: this is Python %d.%d, but 3.11 or newer is needed: make PYTHON=python3.11 ..." % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv .venv
 
-# Brings line numbers and sizes in the docs up to date; docs/diffs.html shows what each script changes in its parent.
+# Pages to read offline, site/index.html: the scripts with their details beside the lines, their diffs, the report
+docs: diffs .venv/benchmark,dev.stamp
+	$(BIN)/python -m docs.pages
+
+# Brings line numbers and sizes in README.md and docs/details.md up to date
 diffs: .venv/dev.stamp
 	$(BIN)/python docs/diffs.py
 
@@ -68,6 +72,6 @@ lock:
 	$(POETRY) export --all-extras --without-hashes -f constraints.txt -o constraints.txt
 
 clean:
-	rm -rf .venv .venv-sb3 build ppo.egg-info .pytest_cache .ruff_cache __pycache__ tests/__pycache__
+	rm -rf .venv .venv-sb3 build site ppo.egg-info .pytest_cache .ruff_cache __pycache__ tests/__pycache__
 
-.PHONY: cartpole atari test lint speed report compare benchmark-small diffs recipes ablation lock clean
+.PHONY: cartpole atari test lint speed report compare benchmark-small docs diffs recipes ablation lock clean

@@ -28,8 +28,11 @@ import re
 import shutil
 import signal
 import sys
+import threading
 import time
+import warnings
 import zipfile
+from datetime import datetime
 from pathlib import Path
 
 import gymnasium as gym
@@ -375,8 +378,8 @@ def train(args, run):
 # That was PPO. What follows is the same in every script, and about runs: options, folder, log, progress, checkpoints.
 
 LIMITS = dict.fromkeys(("num_envs", "num_steps", "num_minibatches", "update_epochs", "threads"), (1, 1e6))
-LIMITS |= dict.fromkeys(("seed", "learning_rate", "clip_coef", "max_grad_norm"), (0, 2e9))
-LIMITS |= dict.fromkeys(("gamma", "gae_lambda", "reward_gamma"), (0, 1))
+LIMITS |= dict.fromkeys(("seed", "learning_rate", "clip_coef", "max_grad_norm", "num_levels", "start_level"), (0, 2e9))
+LIMITS |= dict.fromkeys(("gamma", "gae_lambda", "reward_gamma"), (0, 1)) | {"frame_stack": (1, 128)}
 
 
 @contextlib.contextmanager
@@ -393,21 +396,25 @@ def parse_args():
     args, state, file = tyro.cli(Args, description=__doc__), None, None
     if args.resume is not None:
         state, file = load_checkpoint(args.resume)
-        options = state["args"], vars(args)
-        was, now = ({n: isinstance(v, int | float) for n, v in each.items() if v is not None} for each in options)
-        if other := [n for n, kind in was.items() if not hasattr(args, n) or kind != now.get(n, kind)]:
-            sys.exit(f"error: --resume {args.resume}: its options {other} are unknown, or of another type, here")
-        args = tyro.cli(Args, default=Args(**state["args"]), description=__doc__)
-        before = [state["args"]["env_id"], state["args"]["seed"], re.sub(r"(_\d{12})?.py", "", state["script"])]
+        env_id = state["args"]["env_id"]
+        if ":" in env_id and env_id != args.env_id:  # what stands before the colon would be imported
+            sys.exit(f"error: --resume {args.resume}: say --env-id {env_id} too, if you trust it")
+        with one_line(f"--resume {args.resume}: its options", TypeError, UserWarning), warnings.catch_warnings():
+            warnings.simplefilter("error")  # tyro only warns of a value that is of another type
+            args = tyro.cli(Args, default=Args(**state["args"]), description=__doc__)
+        before = [env_id, state["args"]["seed"], re.sub(r"(_\d{12})?.py", "", state["script"])]
         now = [args.env_id, args.seed, Path(__file__).stem]
         if now[:2] != before[:2] or (now != before and file != Path(args.resume)):  # a copy may begin from a file
             sys.exit(f"error: --resume {args.resume}: it is of {before}, not of {now}")
     for name, (least, most) in LIMITS.items():
         if not least <= (value := getattr(args, name, least)) <= most:
             sys.exit(f"error: --{name.replace('_', '-')} must be from {least} to {most:g}, not {value}")
+    module, colon, _ = args.env_id.rpartition(":")
+    if colon and not all(map(str.isidentifier, module.split("."))):
+        sys.exit(f"error: --env-id {args.env_id}: there can be no module {module!r}")
     rollout = args.num_envs * args.num_steps
     if rollout % args.num_minibatches or rollout == args.num_minibatches:
-        sys.exit(f"error: --num-minibatches {args.num_minibatches} does not divide a rollout of {rollout} steps")
+        sys.exit(f"error: --num-minibatches {args.num_minibatches} must divide {rollout} steps into several each")
     if args.total_timesteps < max(rollout, state["global_step"] if state else 0):
         sys.exit(f"error: --total-timesteps {args.total_timesteps}: a rollout is {rollout}, or more are done already")
     return args, state, file
@@ -417,8 +424,7 @@ def load_checkpoint(path):
     """(state, file) of a folder's newest whole checkpoint, or of the file that is named; runs no code that is in it."""
     for file in sorted(Path(path).glob("checkpoint_*.pt"), reverse=True) or [Path(path)]:
         try:
-            with zipfile.ZipFile(file) as records:
-                damaged = records.testzip()  # torch does not look at the checksums
+            damaged = zipfile.ZipFile(file).testzip()  # torch does not look at the checksums
             state = torch.load(file, map_location="cpu", weights_only=True)
             if damaged is None and {"args", "parts"} <= state.keys():
                 return state, file
@@ -439,27 +445,21 @@ class Run:
         self.global_step, self.update, self.returns = done["global_step"], done["update"], done["returns"]
         self.batch_size = args.num_envs * args.num_steps
         self.num_updates = self.update + (args.total_timesteps - self.global_step) // self.batch_size
+        self.goes_on = file is not None and file != Path(args.resume)  # a checkpoint that is named begins a new run
+        name = f"{args.env_id}__{args.exp_name}__{args.seed}__{datetime.now():%Y%m%d-%H%M%S-%f}"
+        self.folder = file.parent if self.goes_on else Path(args.runs_folder, re.sub("[/:]", "-", name))
+        if not self.goes_on:
+            self.folder.mkdir(parents=True)
+        self.lock = FileLock(self.folder / "lock")
+        self.lock.acquire(timeout=0)  # raises Timeout where another process is at work there
+        for seed in (torch.manual_seed, np.random.seed, random.seed):
+            seed(args.seed)
         torch.set_num_threads(args.threads)
+        torch.backends.cudnn.deterministic = True
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = args.tf32
         if hasattr(ctypes.pythonapi, "mallopt"):  # glibc: keep freed memory, which makes Atari 12 % faster
             ctypes.pythonapi.mallopt(-4, 0)  # M_MMAP_MAX
             ctypes.pythonapi.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
-        torch.backends.cudnn.deterministic = True
-        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = args.tf32
-        for seed in (torch.manual_seed, np.random.seed, random.seed):
-            seed(args.seed)
-        self.goes_on = file is not None and file != Path(args.resume)  # a checkpoint that is named begins a new run
-        name = f"{args.env_id}__{args.exp_name}__{args.seed}__{time.strftime('%Y%m%d-%H%M%S')}"
-        name = Path(args.runs_folder, re.sub("[/:]", "-", name))
-        self.folder, number = file.parent if self.goes_on else name, 1
-        name.parent.mkdir(parents=True, exist_ok=True)
-        while not self.goes_on:
-            try:
-                self.folder.mkdir()
-                break
-            except FileExistsError:  # of a run that began in the same second
-                self.folder, number = name.with_name(f"{name.name}-{number + 1}"), number + 1
-        self.lock = FileLock(self.folder / "lock")
-        self.lock.acquire(timeout=0)  # raises Timeout where another process is at work there
 
     @one_line("the run's folder", OSError)
     def start(self, device, **parts):
@@ -476,6 +476,10 @@ class Run:
             random.setstate(self.state["generators"]["random"])
             if device.type == "cuda" and "cuda" in self.state["generators"]:
                 torch.cuda.set_rng_state(self.state["generators"]["cuda"], device)
+        if self.args.track:
+            wandb, settings = importlib.import_module("wandb"), {"dir": self.folder, "config": vars(self.args)}
+            with one_line("--track", Exception):
+                wandb.init(id=self.folder.name, resume="allow", sync_tensorboard=True, **settings)
         if self.goes_on:  # what came after the checkpoint is done again
             for newer in (f for f in self.folder.glob("checkpoint_*.pt") if int(f.stem[11:]) > self.global_step):
                 newer.unlink()
@@ -484,13 +488,15 @@ class Run:
         source, again = Path(__file__), f"_{self.global_step:012}" if self.goes_on else ""
         self.source = self.folder / f"{source.stem}{again}.py"
         self.source.write_bytes(source.read_bytes())
-        versions = {"python": sys.version} | {p.name: p.version for p in importlib.metadata.distributions()}
+        versions = {p.name: p.version for p in importlib.metadata.distributions()}
+        versions |= {"python": sys.version, "torch": torch.__version__}
         about = {"script": source.name, "command": sys.argv, "args": vars(self.args), "device": str(device)}
-        (self.folder / f"run{again}.json").write_text(json.dumps(about | {"versions": versions}, indent=2))
-        if self.args.track:
-            settings = {"id": self.folder.name, "dir": self.folder, "resume": "allow", "config": vars(self.args)}
-            importlib.import_module("wandb").init(**settings, sync_tensorboard=True)
+        about = json.dumps(about | {"versions": versions}, indent=2)
+        (self.folder / f"run{again}.json").write_text(about)
+        # the thread that writes the log raises its error here, too
+        threading.excepthook = lambda e: issubclass(e.exc_type, OSError) or threading.__excepthook__(e)
         self.writer = SummaryWriter(self.folder)
+        self.writer.add_text("run", f"```json\n{about}\n```", self.global_step)
         gc.freeze()  # what there is now stays: 8 % faster on CartPole without its collector looking through it
         print(f"{self.folder}: on {device}; watch it with tensorboard --logdir {self.folder.parent}", flush=True)
 
@@ -554,6 +560,9 @@ class Run:
             file.flush()
             os.fsync(file)
         temporary.replace(self.folder / f"checkpoint_{self.global_step:012}.pt")
+        if os.name == "posix":  # the name, too, is to be on the disk
+            os.fsync(folder := os.open(self.folder, os.O_RDONLY))
+            os.close(folder)
         for old in sorted(self.folder.glob("checkpoint_*.pt"))[:-2]:
             old.unlink()
 
@@ -592,13 +601,16 @@ def main():
     try:
         with contextlib.redirect_stdout(Output(sys.stdout)), contextlib.redirect_stderr(Output(sys.stderr)):
             with contextlib.closing(Run(*parse_args())) as run:
-                train(run.args, run)
+                try:
+                    train(run.args, run)
+                except SystemExit as end:  # an environment, say, has called sys.exit()
+                    sys.exit(end.code or f"error: something ended the program in update {run.update} of {run.folder}")
             if run.update < run.num_updates:
                 print(f"stopped; --resume {run.folder} goes on")
                 sys.exit(128 + run.stopping)
     except KeyboardInterrupt:  # before the first update
         sys.exit(128 + signal.SIGINT)
-    except (ModuleNotFoundError, gym.error.Error) as error:
+    except (ImportError, gym.error.Error) as error:
         hint = f": pip install {error.name}" if getattr(error, "name", None) else ""
         sys.exit(f"error: {error}{hint}")
 

@@ -1,14 +1,18 @@
 """kill -9 at random moments of many runs of a script; each goes on with --resume, and its log has each step once.
 
     python tests/kill.py --script ppo --kills 50        (tests/test_kill.py does a few in CI)
+    python tests/kill.py --script ppo --kills 0 --stops 40
 
 Half of the moments are drawn by the clock, from a run's first line to its last. Of the other half each is within some
 milliseconds of a file operation of the run: opening, writing, renaming, deleting, cutting. A run that has been killed
 is resumed (now and then its newest checkpoint is damaged before), killed again, and so on, until it gets through. Then
 its log must have every point once, its schedule be that of the undisturbed run, its checkpoints be whole, and nothing
-else lie about. Processes are forked when the libraries are loaded: nothing is written before that.
+else lie about. With --stops each signal that asks a run to end comes at so many moments: the run must save and end with
+that signal's status, its log where its checkpoint is. Processes are forked when the libraries are loaded: nothing is
+written before that.
 """
 
+import collections
 import dataclasses
 import importlib
 import os
@@ -50,6 +54,7 @@ OPTIONS = {
 class Args:
     script: str = "ppo"  # which script; its process is killed
     kills: int = 50  # how often
+    stops: int = 0  # by each of SIGINT, SIGTERM and SIGHUP
     seed: int = 1  # of the moments
 
 
@@ -80,6 +85,9 @@ def begin(module, arguments, folder, kill_at=None, delay=0.0):
         sys.addaudithook(count)
         module.main()
         status = 0
+    except SystemExit as end:
+        print(end.code, file=sys.stderr)
+        status = end.code if isinstance(end.code, int) else 1
     except BaseException:
         traceback.print_exc()
     finally:
@@ -145,11 +153,36 @@ def torment(module, options, folder, chance, most, duration, operations):
         if not saved:
             shutil.rmtree(folder / "runs", ignore_errors=True)
             continue
-        arguments = ["--resume", str(saved[0].parent.relative_to(folder))]
+        place = options.index("--env-id") if "--env-id" in options else len(options)
+        arguments = ["--resume", str(saved[0].parent.relative_to(folder)), *options[place : place + 2]]
         if len(saved) > 1 and saved[-2] != damaged and chance.random() < 0.25:
             damaged = saved[-1]
             os.truncate(damaged, damaged.stat().st_size // 2)
             history[-1] += f"; {damaged.name} is damaged"
+
+
+def stopped(module, options, folder, number, seconds):
+    """Sends a run the signal after so many seconds; "saved", or "early" before the first update, or "late"."""
+    pid, output = begin(module, options, folder), folder / "output"
+    while not output.exists() or "watch it" not in output.read_text():
+        time.sleep(0.005)
+    time.sleep(seconds)
+    os.kill(pid, number)
+    status = os.waitpid(pid, 0)[1]
+    saved = sorted(folder.glob("runs/*/checkpoint_*.pt"))
+    if os.WIFSIGNALED(status):
+        assert os.WTERMSIG(status) == number and not saved
+        return "early"
+    if os.WEXITSTATUS(status) == 0:
+        return "late"
+    said = f"status {os.WEXITSTATUS(status)} after {signal.Signals(number).name}:\n{output.read_text()}"
+    assert os.WEXITSTATUS(status) == 128 + number and "Traceback" not in output.read_text(), said
+    if not saved:  # Ctrl-C before the first update
+        assert "stopped" not in output.read_text(), said
+        return "early"
+    run = saved[0].parent
+    assert scalars(run)["losses/policy_loss"][-1][0] == checkpoint(run)["global_step"], said
+    return "saved"
 
 
 def main():
@@ -177,6 +210,14 @@ def main():
                 raise
             kills += history
             shutil.rmtree(folder)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if args.stops else ():
+            counts = collections.Counter()
+            while counts["saved"] < args.stops:
+                folder = Path(top, "stopped")
+                folder.mkdir()
+                counts[stopped(module, options, folder, number, chance.uniform(0, duration))] += 1
+                shutil.rmtree(folder)
+            print(f"{signal.Signals(number).name}: {dict(counts)}", flush=True)
     resumed = sum("checkpoint_" in kill for kill in kills)
     print(f"{len(kills)} kills, {resumed} resumed, the others before the first checkpoint; ", end="")
     print(f"all {runs} runs got through, with every point once")

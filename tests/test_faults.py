@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -99,7 +100,7 @@ def test_a_full_disk(size, tmp_path):
     status, _, errors = finish(start(["-c", FULL, size, *f"{ppo.tiny} --save-every 3".split()], tmp_path))
     assert status == 1
     assert errors.splitlines()[-1].startswith("error: ") and errors.splitlines()[-1].endswith("File too large")
-    assert errors.count("Traceback") == (size == 10)  # the thread that writes the log has its own say
+    assert "Traceback" not in errors
     run = newest_run(tmp_path)
     assert [file.name for file in run.glob("checkpoint_*")] == [f"checkpoint_{3 * 64:012}.pt"]
     train(ppo, f"--resume {run}", tmp_path)
@@ -196,13 +197,25 @@ def test_a_running_runs_folder_takes_no_second_process(tmp_path):
 
 
 def test_runs_that_start_in_the_same_second_have_a_folder_each(tmp_path):
-    """Three learning rates of one seed, started together."""
-    with patched((time, "strftime", lambda *args: "20260101-000000")):
-        runs = [train(ppo, f"{ppo.tiny} --learning-rate {rate}", tmp_path) for rate in (0.1, 0.01, 0.001)]
-    name = "CartPole-v1__ppo__1__20260101-000000"
-    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == [name, f"{name}-2", f"{name}-3"]
+    """Three learning rates of one seed, started together; their names differ in microseconds."""
+    runs = [train(ppo, f"{ppo.tiny} --learning-rate {rate}", tmp_path) for rate in (0.1, 0.01, 0.001)]
+    assert len(set(runs)) == 3
     assert [checkpoint(run)["args"]["learning_rate"] for run in runs] == [0.1, 0.01, 0.001]
     assert [len(list(run.glob("events.*"))) for run in runs] == [1, 1, 1]
+
+
+def test_a_folder_of_the_same_name_is_left_alone(tmp_path):
+    class Stopped(datetime):
+        @classmethod
+        def now(cls):
+            return cls(2026, 1, 1)
+
+    with patched((ppo.module, "datetime", Stopped)):
+        run = train(ppo, ppo.tiny, tmp_path)
+        before = {path.name: path.read_bytes() for path in run.iterdir()}
+        with pytest.raises(SystemExit, match="^error: the run's folder: FileExistsError"):
+            train(ppo, ppo.tiny, tmp_path)
+    assert {path.name: path.read_bytes() for path in run.iterdir()} == before
 
 
 def test_three_processes_started_together_have_a_folder_each(tmp_path):

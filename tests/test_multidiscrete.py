@@ -242,8 +242,8 @@ for name, arguments in {
 @pytest.mark.parametrize(
     "script, name, said",
     [
-        (MULTIDISCRETE, "Binary", "OddBinary-v0: .*ppo.py.*ppo_continuous_action.py"),
-        (MULTIDISCRETE, "Square", "OddSquare-v0: .*ppo.py"),
+        (MULTIDISCRETE, "Binary", r"OddBinary-v0 has the actions 'MultiBinary\(3\).*ppo.py.*ppo_continuous_action.py"),
+        (MULTIDISCRETE, "Square", r"OddSquare-v0 has the actions 'MultiDiscrete\(.*ppo.py"),
         (MASK, "Short", r"info\['action_mask'\] or env.action_mask\(\) must be a mask of 3 \+ 2 numbers: .*"),
         (MASK, "Absent", r"info\['action_mask'\] or env.action_mask\(\) must be a mask of 3 \+ 2 numbers: .*"),
     ],

@@ -181,5 +181,5 @@ class Reach(gym.Env):
 
 def test_actions_without_bounds_are_refused(monkeypatch):
     monkeypatch.setattr(gym, "make", lambda *args, **kwargs: Reach())
-    with pytest.raises(SystemExit, match=r"^error: .* has no bounded Box actions"):
+    with pytest.raises(SystemExit, match=r"^error: .* has the actions .*, no bounded vector"):
         script.make_envs(script.Args(env_id="Reach-v0"), None)

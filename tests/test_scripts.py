@@ -196,7 +196,8 @@ def test_the_parts_come_in_one_order(script):
         source.index(part)
         for part in (
             "# /// script\n", '\n"""', "\nimport ", "\nclass Args:", "\ndef make_envs(", "\n    def log_prob(",
-            "\ndef layer_init", "\nclass Agent(", f"\ndef {first}(", f"\ndef {loss}(", "\ndef clipped_gradient(", "\ndef gradient_step(",
+            "\ndef layer_init", "\nclass Agent(", f"\ndef {first}(", f"\ndef {loss}(",
+            "\ndef clipped_gradient(", "\ndef gradient_step(",
             "\ndef train(args, run)", "\n# That was PPO.", "\ndef one_line(",
         )
     ]  # fmt: skip

@@ -369,6 +369,8 @@ def scalars(folder):
     points = {}
     for file in sorted(filter(None, files), key=lambda file: file[0]):
         for step, tag, value in file:
+            if tag == "run/text_summary":  # the options
+                continue
             points.setdefault(tag, []).append((step, value))
     return points
 

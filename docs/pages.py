@@ -1,0 +1,285 @@
+"""Writes everything there is to read as pages that need no network: site/index.html is where to start.
+
+    python -m docs.pages
+
+A page for each script, with the details beside its lines; the diffs of the scripts to their parents; the recipes; and
+every text of the repository. All of it comes from the scripts, their marks, docs/details.md and recipes/.
+"""
+
+import difflib
+import re
+import shutil
+import subprocess
+import sys
+from functools import cache
+from html import escape, unescape
+from pathlib import Path
+
+import jinja2
+import markdown
+from markupsafe import Markup
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import DiffLexer, PythonLexer
+
+from docs import diffs
+from docs.diffs import DETAILS, KINDS, MARK, ROOT
+from recipes.__main__ import recipes
+
+OUTPUT = ROOT / "site"
+TEXTS = "*.md", "docs/*.md", "recipes/*.md", "benchmark/README.md", "benchmark/*/README.md"
+CONTEXT = 3  # unchanged lines shown around a change
+# A row of difflib's table: the line's number and text in the parent, and in the script.
+DIFF_ROW = re.compile(
+    r'<tr>.*?<td class="diff_header"(?: id="\w+_(\d+)")?>\d*</td><td nowrap="nowrap">(.*?)</td>'
+    r'.*?<td class="diff_header"(?: id="\w+_(\d+)")?>\d*</td><td nowrap="nowrap">(.*?)</td></tr>|</tbody>'
+)
+WHOLE = re.compile(r'^<span class="diff_\w+">((?:(?!</?span).)*)</span>$')  # a line that is new as a whole
+TEMPLATES = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(Path(__file__).with_name("templates")),
+    autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,
+)  # fmt: skip
+
+
+
+
+def slug(mark):
+    """The anchor of a mark, core-5 of "core 5"."""
+    return mark.replace(" ", "-")
+
+
+TEMPLATES.filters["slug"] = slug
+
+# texts
+
+
+@cache
+def texts():
+    """{a text's file: the name of its page}."""
+    files = [file for pattern in TEXTS for file in sorted(ROOT.glob(pattern))]
+    names = ["-".join(file.relative_to(ROOT).with_suffix("").parts[-2:]).lower() for file in files]
+    return {file: f"{re.sub('^docs-|-readme$', '', name)}.html" for file, name in zip(files, names, strict=True)}
+
+
+def target(link, file):
+    """Where a link of a text leads on the site; None where the site does not have what it leads to."""
+    path, _, place = link.partition("#")
+    place = f"#{place}" if place else ""
+    if "://" in link or not path:
+        return link
+    path = (file.parent / path).resolve()
+    if path in texts():
+        return texts()[path] + place
+    if path.parent == ROOT and path.stem in diffs.scripts():
+        return f"{path.stem}.html{place}"
+    if path.suffix == ".diff":
+        return f"recipes.html#{path.parent.name}-{path.stem}"
+    return path.name if path.suffix == ".svg" else None
+
+
+def rendered(text, file):
+    """A text of Markdown as HTML, its links leading to the pages."""
+
+    def with_target(found):
+        link = target(unescape(found[2]), file)
+        return f'{found[1]}"{escape(link)}"' if link else found[1].removesuffix("href=").removesuffix("src=")
+
+    html = markdown.markdown(text, extensions=["tables", "toc", "fenced_code"])
+    html = re.sub(r'((?:href|src)=)"([^"]*)"', with_target, html)
+    return Markup(html.replace("<table>", '<div class="wide"><table>').replace("</table>", "</table></div>"))
+
+
+def inline(text):
+    """A cell of docs/details.md as HTML for another page."""
+    html = rendered(text.replace("](#", f"]({DETAILS.name}#"), DETAILS)
+    return Markup(html.removeprefix("<p>").removesuffix("</p>"))
+
+
+def text_page(file):
+    """The HTML of a text. In docs/details.md a link to a line leads to the note of the row's detail there."""
+    text = file.read_text()
+    if file == DETAILS:
+        noted = lambda row: re.sub(r"(#L\d+)\)", rf"\1-{row[2].replace(' ', '-')})", row[0])  # noqa: E731
+        text = diffs.DETAIL_ROW.sub(noted, text)
+    return rendered(text, file)
+
+
+# details
+
+
+@cache
+def details():
+    """{mark: what docs/details.md and the recipes say of it}, of details and of the KINDS, which have a claim alone."""
+    reasons = diffs.reasons()
+    found = {mark: {"mark": mark, "claim": inline(claim)} for mark, claim in diffs.claims().items()}
+    for row in diffs.DETAIL_ROW.finditer(DETAILS.read_text()):
+        why, ours = reasons[row[2]]
+        found[row[2]] |= {
+            "why": inline(why), "ours": inline(ours), "ppo2": inline(row[6]), "studies": inline(row[7]), "without": [],
+        }  # fmt: skip
+    for recipe in recipes():
+        mark = re.match(r"without/(\w+)-(\d+)", recipe.name)
+        if mark:
+            found[f"{mark[1]} {mark[2]}"]["without"].append(recipe)
+    return found
+
+
+# scripts
+
+
+def linked_marks(html):
+    """Code whose marks lead to their rows in docs/details.md."""
+    known = details()
+
+    def link(found):
+        return f'<a class="mark" href="details.html#{slug(found[1])}">{found[0]}</a>' if found[1] in known else found[0]
+
+    return MARK.sub(link, html)
+
+
+def script_blocks(name, parent):
+    """A script cut before each of its marked lines: [{"marks": [...], "first": number, "lines": [(HTML, new), ...]}].
+
+    new: the parent has not this line. Marks above the first definition are examples, and have no notes."""
+    lines = diffs.lines(name)
+    code = highlight("\n".join(lines), PythonLexer(stripnl=False, ensurenl=False), HtmlFormatter(nowrap=True))
+    new = {n for _, _, k, m in diffs.changes(diffs.lines(parent), lines) for n in range(k, m)} if parent else set()
+    starts = next(n for n, line in enumerate(lines) if line.startswith(("class ", "def ")))
+    blocks = []
+    for n, (line, html) in enumerate(zip(lines, code.rstrip("\n").split("\n"), strict=True)):
+        marks = [mark for mark in dict.fromkeys(MARK.findall(line)) if mark in details()] if n > starts else []
+        if marks or not blocks:
+            blocks.append({"marks": marks, "first": n + 1, "lines": []})
+        blocks[-1]["lines"].append((Markup(linked_marks(html)), n in new))
+    return blocks
+
+
+def definitions(name):
+    """[(name, line), ...] of a script's classes and functions."""
+    found = [(re.match(r"(?:class|def) (\w+)", line), number) for number, line in enumerate(diffs.lines(name), 1)]
+    return [(match[1], number) for match, number in found if match]
+
+
+# diffs
+
+
+def diff_rows(name, script):
+    """The rows of a script's diff to its parent: ("gap",), ("title", marks, others), or ("line", number and HTML in the
+    parent, number and HTML in the script, whether they differ)."""
+    before, after = diffs.lines(script.parent), diffs.lines(name)
+    speakers, args = diffs.spoken_for("\n".join(after), script.own), diffs.end_of_args(after)
+    html = difflib.HtmlDiff().make_table(before, after, context=True, numlines=CONTEXT).replace("&nbsp;", " ")
+    rows, change = [], []
+
+    def shown(row):
+        before, after = (Markup(linked_marks(WHOLE.sub(r"\1", html))) for html in (row[2], row[4]))
+        return row[1], before, row[3], after
+
+    def close():
+        """Ends a change: its title names the details that it is about."""
+        numbers = [int(row[3]) for row in change if row[3]]
+        said = set().union(*(MARK.findall(after[n - 1]) for n in numbers), *(speakers.get(n, ()) for n in numbers))
+        marks = [mark for mark in details() if mark in said]
+        own = [mark for mark in marks if mark in script.own or mark in KINDS]
+        if marks and min(numbers) > args:
+            rows.append(("title", own, [mark for mark in marks if mark not in own]))
+        rows.extend(("line", *shown(row), True) for row in change)
+        change.clear()
+
+    for row in DIFF_ROW.finditer(html):
+        differs = 'class="diff_' in (row[2] or "") + (row[4] or "")
+        if change and (not differs or re.match("(class|def) ", after[int(row[3] or 1) - 1])):
+            close()
+        if differs:
+            change.append(row)
+        else:
+            rows.append(("gap",) if row[0] == "</tbody>" else ("line", *shown(row), False))
+    return rows[:-1]
+
+
+# the picture of the family
+
+
+def family(indented):
+    """Where the scripts stand in the picture: {name: (column, row)}, children right of their parents or below them."""
+    table, places = diffs.scripts(), {}
+
+    def place(name, column, row):
+        """Places a script and its descendants; returns the next free row."""
+        places[name] = column, row
+        children = [child for child, script in table.items() if script.parent == name]
+        free = row + 1 if indented or not children else row
+        for child in children:
+            free = place(child, column + 1, free)
+        return free
+
+    row = 0
+    for name, script in table.items():
+        if not script.parent:
+            row = place(name, 0, row)
+    return places
+
+
+# all
+
+
+def first_notes(blocks):
+    """{mark: the anchor of its first note}."""
+    found = {}
+    for block in blocks:
+        found |= {mark: f"L{block['first']}-{slug(mark)}" for mark in block["marks"] if mark not in found}
+    return found
+
+
+def write(output):
+    """Writes the site into a folder, which is made if it is not there."""
+    output.mkdir(parents=True, exist_ok=True)
+    table = diffs.scripts()
+    blocks = {name: script_blocks(name, script.parent) for name, script in table.items()}
+    common = {
+        "scripts": table, "sizes": diffs.all_sizes(), "details": details(), "inline": inline, "kinds": KINDS,
+        "firsts": {name: first_notes(found) for name, found in blocks.items()},
+    }  # fmt: skip
+
+    def page(file, template, title, **values):
+        html = TEMPLATES.get_template(f"{template}.html").render(**common, **values, title=title, file=file)
+        (output / file).write_text(html)
+
+    titles = {file: re.match(r"# (.*)", file.read_text())[1] for file in texts()}
+    page(
+        "index.html", "start", titles[diffs.README], texts=texts(), titles=titles,
+        places={"columns": family(False), "indented": family(True)},
+        lengths={name: len(diffs.lines(name)) for name in table},
+    )  # fmt: skip
+    for name, script in table.items():
+        page(
+            f"{name}.html", "script", f"{name}.py", name=name, script=script, blocks=blocks[name],
+            about="\n".join(diffs.lines(name)).split('"""')[1].split("\n")[0], definitions=definitions(name),
+            children=[child for child, other in table.items() if other.parent == name],
+        )  # fmt: skip
+    rows = {name: diff_rows(name, script) for name, script in table.items() if script.parent}
+    page("diffs.html", "diffs", "The diffs of the scripts", rows=rows)
+    for file, name in texts().items():
+        shown = [
+            (recipe, Markup(highlight(recipe.diff, DiffLexer(), HtmlFormatter(nowrap=True))))
+            for recipe in recipes()
+            if file.parent == recipe.file.parents[1]
+        ]
+        page(name, "text", titles[file], text=text_page(file), recipes=shown)
+    light, dark = (HtmlFormatter(style=style).get_style_defs("pre") for style in ("default", "github-dark"))
+    style = Path(__file__).with_name("templates").joinpath("style.css").read_text()
+    (output / "style.css").write_text(f"{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}\n{style}")
+    for picture in ROOT.glob("docs/*.svg"):
+        shutil.copy(picture, output)
+    subprocess.run([sys.executable, "benchmark/report.py", "--output", output / "report.html"], cwd=ROOT, check=True)
+
+
+def main():
+    shutil.rmtree(OUTPUT, ignore_errors=True)
+    write(OUTPUT)
+    size = sum(file.stat().st_size for file in OUTPUT.iterdir())
+    print(f"{OUTPUT / 'index.html'}: {size / 1e6:.1f} MB in all, open it in a browser")
+
+
+if __name__ == "__main__":
+    main()
