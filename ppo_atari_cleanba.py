@@ -74,7 +74,7 @@ class Args:
     threads: int = torch.get_num_threads()  # of torch on the CPU
     compile: bool = False  # compile the gradient: faster updates after some seconds; on the CPU it needs a C++ compiler
     track: bool = False  # log to Weights & Biases too; its variables apply (WANDB_MODE=offline, WANDB_PROJECT, ...)
-    capture_video: bool = False  # film environment 0 into the run's folder
+    capture_video: bool = False  # film what the agent sees of environment 0 into the run's folder
     save_every: int = 100  # updates between checkpoints; 0: only at the end
     resume: str | None = None  # folder of a run to go on with, or a checkpoint to start from; see the README
     # actors
@@ -113,6 +113,8 @@ class EnvPool(gym.vector.VectorEnv):
     frames. Here are [atari 6] the sign of rewards and [atari 7] the stack of frames.
     """
 
+    render_mode, metadata = "rgb_array", {"autoreset_mode": gym.vector.AutoresetMode.SAME_STEP, "render_fps": 15}
+
     def __init__(self, args):
         machado = {"repeat_action_probability": 0.25, "full_action_space": True, "episodic_life": False}
         options = machado if args.machado else {"episodic_life": True}  # [atari 3]
@@ -150,6 +152,10 @@ class EnvPool(gym.vector.VectorEnv):
             self.frames[-1, ended] = self.pool.step(np.zeros(len(ended), dtype=int), ended)[0][:, 0]
         return np.stack(self.frames, axis=-1), np.sign(info["reward"]), terminated, truncated, infos  # [atari 6]
 
+    def render(self):
+        """For films: of each game what the agent sees of it last, uint8 [84, 84, 3]."""
+        return list(self.frames[-1, ..., None].repeat(3, axis=-1))
+
     def close(self):
         """Stops the threads."""
         self.pool.close()
@@ -162,9 +168,11 @@ def make_envs(args, folder):
     if args.env_id not in games:  # [check]
         near = ", ".join(difflib.get_close_matches(args.env_id, games)) or "Pong-v5, Breakout-v5, ..."
         sys.exit(f"error: EnvPool has no Atari game {args.env_id}; it has {near}")
-    if args.capture_video:  # [check]
-        sys.exit("error: EnvPool shows no full frames to film: ppo_atari.py takes --capture-video")
-    return EnvPool(args)  # [core 1]
+    envs = EnvPool(args)  # [core 1]
+    if args.capture_video:  # [library]
+        films = folder / time.strftime("videos-%Y%m%d-%H%M%S")
+        envs = gym.wrappers.vector.RecordVideo(envs, films, record_first_only=True)  # [library]
+    return envs
 
 
 class Categorical:
@@ -445,7 +453,8 @@ def learn(args, run, stack):
         threads = f"{ranks} ranks of {args.actor_threads} actor threads"
         sys.exit(f"error: --num-envs {args.num_envs} cannot be shared equally among {threads}")
     n = args.num_envs // (ranks * args.actor_threads)  # [cleanba 1] environments of each thread
-    envs = [make_envs(dataclasses.replace(args, num_envs=n), run.folder) for _ in range(args.actor_threads)]
+    films = [args.capture_video and i == 0 for i in range(args.actor_threads)]  # [cleanba 1]
+    envs = [make_envs(dataclasses.replace(args, num_envs=n, capture_video=film), run.folder) for film in films]
     agent = Agent(envs[0], args.bf16, args.network).to(device)  # [cleanba 8]
     optimizer = torch.optim.Adam(agent.parameters(), args.learning_rate, fused=True)
     gradient = clipped_gradient

@@ -64,7 +64,7 @@ class Args:
     threads: int = torch.get_num_threads()  # of torch on the CPU
     compile: bool = False  # compile the gradient: faster updates after some seconds; on the CPU it needs a C++ compiler
     track: bool = False  # log to Weights & Biases too; its variables apply (WANDB_MODE=offline, WANDB_PROJECT, ...)
-    capture_video: bool = False  # film environment 0 into the run's folder
+    capture_video: bool = False  # film what the agent sees of environment 0 into the run's folder
     save_every: int = 100  # updates between checkpoints; 0: only at the end
     resume: str | None = None  # folder of a run to go on with, or a checkpoint to start from; see the README
     # environment
@@ -97,6 +97,8 @@ class EnvPool(gym.vector.VectorEnv):
     In C++ are [atari 1] no-ops, [atari 2] skipped frames, [atari 3] lost lives, [atari 4] FIRE and [atari 5] small grey
     frames. Here are [atari 6] the sign of rewards and [atari 7] the stack of frames.
     """
+
+    render_mode, metadata = "rgb_array", {"autoreset_mode": gym.vector.AutoresetMode.SAME_STEP, "render_fps": 15}
 
     def __init__(self, args):
         machado = {"repeat_action_probability": 0.25, "full_action_space": True, "episodic_life": False}
@@ -135,6 +137,10 @@ class EnvPool(gym.vector.VectorEnv):
             self.frames[-1, ended] = self.pool.step(np.zeros(len(ended), dtype=int), ended)[0][:, 0]
         return np.stack(self.frames, axis=-1), np.sign(info["reward"]), terminated, truncated, infos  # [atari 6]
 
+    def render(self):
+        """For films: of each game what the agent sees of it last, uint8 [84, 84, 3]."""
+        return list(self.frames[-1, ..., None].repeat(3, axis=-1))
+
     def close(self):
         """Stops the threads."""
         self.pool.close()
@@ -147,9 +153,11 @@ def make_envs(args, folder):
     if args.env_id not in games:  # [check]
         near = ", ".join(difflib.get_close_matches(args.env_id, games)) or "Pong-v5, Breakout-v5, ..."
         sys.exit(f"error: EnvPool has no Atari game {args.env_id}; it has {near}")
-    if args.capture_video:  # [check]
-        sys.exit("error: EnvPool shows no full frames to film: ppo_atari.py takes --capture-video")
-    return EnvPool(args)  # [core 1]
+    envs = EnvPool(args)  # [core 1]
+    if args.capture_video:  # [library]
+        films = folder / time.strftime("videos-%Y%m%d-%H%M%S")
+        envs = gym.wrappers.vector.RecordVideo(envs, films, record_first_only=True)  # [library]
+    return envs
 
 
 class Categorical:

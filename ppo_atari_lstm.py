@@ -179,7 +179,9 @@ def make_env(args, index, folder):
     if multiprocessing.parent_process() is not None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which ends its environments
     if "NoFrameskip" not in args.env_id:  # [check] MaxAndSkip does the skipping
-        sys.exit(f"error: {args.env_id} is not an Atari id such as BreakoutNoFrameskip-v4; ppo.py takes vectors")
+        near = re.sub(r"ALE/|-v\d$", "", args.env_id) + "NoFrameskip-v4"
+        near = near if near in gym.registry else "BreakoutNoFrameskip-v4"
+        sys.exit(f"error: {args.env_id} is not an Atari id such as {near}; ppo.py takes vectors")
     # [speed] observations are the 128 bytes of RAM: MaxAndSkip reads the screen
     env = gym.make(args.env_id, render_mode="rgb_array" if args.capture_video and index == 0 else None, obs_type="ram")
     if not isinstance(env.action_space, gym.spaces.Discrete) or env.action_space.start != 0:

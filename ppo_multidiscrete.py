@@ -59,7 +59,7 @@ class Args:
     threads: int = 1  # of torch on the CPU; for a network this small more are slower
     compile: bool = False  # compile the gradient: faster updates after some seconds; on the CPU it needs a C++ compiler
     track: bool = False  # log to Weights & Biases too; its variables apply (WANDB_MODE=offline, WANDB_PROJECT, ...)
-    capture_video: bool = False  # film environment 0 into the run's folder
+    capture_video: bool = False  # film environment 0 into the run's folder; Gym-µRTS draws no films, enjoy.py does
     save_every: int = 100  # updates between checkpoints; 0: only at the end
     resume: str | None = None  # folder of a run to go on with, or a checkpoint to start from; see the README
     # environment
@@ -140,7 +140,7 @@ def make_env(args, index, folder):
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which ends its environments
     if args.env_id.lower().startswith("microrts"):  # [library]
         if args.capture_video:  # [check]
-            sys.exit("error: --capture-video: Gym-µRTS draws on a screen only")
+            sys.exit("error: --capture-video: Gym-µRTS draws on a screen only; python enjoy.py --video films its games")
         register_microrts()
     env = gym.make(args.env_id, render_mode="rgb_array" if args.capture_video and index == 0 else None)
     if np.ndim(getattr(env.action_space, "nvec", 0)) != 1 or env.action_space.start.any():  # [check]

@@ -59,7 +59,7 @@ class Args:
     threads: int = torch.get_num_threads()  # of torch on the CPU
     compile: bool = False  # compile the gradient: faster updates after some seconds; on the CPU it needs a C++ compiler
     track: bool = False  # log to Weights & Biases too; its variables apply (WANDB_MODE=offline, WANDB_PROJECT, ...)
-    capture_video: bool = False  # film environment 0 into the run's folder
+    capture_video: bool = False  # film what the agent sees of environment 0 into the run's folder
     save_every: int = 100  # updates between checkpoints; 0: only at the end
     resume: str | None = None  # folder of a run to go on with, or a checkpoint to start from; see the README
     # environment
@@ -91,6 +91,8 @@ class Args:
 class EnvPool(gym.vector.VectorEnv):
     """[library] N games in C++ threads, as gymnasium's vector environments with AutoresetMode.SAME_STEP."""
 
+    render_mode, metadata = "rgb_array", {"autoreset_mode": gym.vector.AutoresetMode.SAME_STEP, "render_fps": 15}
+
     def __init__(self, make, num_envs):
         self.make, self.pool, self.num_envs = make, make(1), num_envs
         self.single_observation_space, self.single_action_space = self.pool.observation_space, self.pool.action_space
@@ -98,7 +100,8 @@ class EnvPool(gym.vector.VectorEnv):
     def reset(self, seed=None, options=None):
         self.pool = self.pool if seed is None else self.make(seed)  # EnvPool can be seeded only when it is made
         self.scores, self.lengths = np.zeros(self.num_envs), np.zeros(self.num_envs, dtype=int)
-        return self.pool.reset()[0], {}
+        self.obs, _ = self.pool.reset()
+        return self.obs, {}
 
     def step(self, actions):
         obs, rewards, terminated, truncated, _ = self.pool.step(actions)
@@ -110,7 +113,12 @@ class EnvPool(gym.vector.VectorEnv):
             self.scores, self.lengths = self.scores * ~done, self.lengths * ~done
             # EnvPool ignores the action in the step after an end: that step is made here, and nobody trains on it
             obs[done] = self.pool.step(np.zeros(done.sum(), dtype=int), np.flatnonzero(done))[0]
+        self.obs = obs
         return obs, rewards, terminated, truncated, infos
+
+    def render(self):
+        """For films: what the agent sees of each game, uint8 [64, 64, 3]."""
+        return list(self.obs.transpose(0, 2, 3, 1))
 
 
 class Normalize(gym.vector.VectorWrapper):
@@ -145,18 +153,24 @@ def make_envs(args, folder):
     """[core 1] N environments stepped as one; an ended episode restarts in the same step (common/cmd_util.py)."""
     # [library] the games of EnvPool, whose ids are such as StarpilotEasy-v0
     envpool = importlib.import_module("envpool")
-    games = [name[:-3] for name, spec in envpool.registration.registry.specs.items() if spec[0] == "envpool.procgen"]
-    game = args.env_id.title() + args.distribution_mode.title()
-    if game not in games:  # [check]
-        near = [x for x in games if args.env_id.title() in x] or difflib.get_close_matches(game, games, cutoff=0)
-        sys.exit(f"error: Procgen has no {args.env_id} with the mode {args.distribution_mode}, but {', '.join(near)}")
-    if args.capture_video:  # [check]
-        sys.exit("error: --capture-video: EnvPool has nothing to film with")
+    ids = [name for name, spec in envpool.registration.registry.specs.items() if spec[0] == "envpool.procgen"]
+    games = [tuple(word.lower() for word in re.findall("[A-Z][a-z]+", name)) for name in ids]  # ("starpilot", "easy")
+    modes = [mode for game, mode in games if game == args.env_id.lower()]
+    if not modes:  # [check]
+        known = sorted({game for game, _ in games})
+        near = difflib.get_close_matches(args.env_id.lower(), known) or known
+        sys.exit(f"error: Procgen has no game {args.env_id}, but {', '.join(near)}")
+    if args.distribution_mode not in modes:  # [check]
+        sys.exit(f"error: {args.env_id} has no --distribution-mode {args.distribution_mode}, but {', '.join(modes)}")
+    game = args.env_id.title() + args.distribution_mode.title()  # [library]
     options = {name: getattr(args, name) for name in ("num_envs", "num_levels", "start_level")}  # [library]
     try:  # [library]
         envs = EnvPool(lambda seed: envpool.make_gymnasium(f"{game}-v0", seed=seed % 2**31, **options), args.num_envs)
     except ImportError as error:  # [check] EnvPool's words: Procgen needs the Qt 5 of the system
         sys.exit(f"error: {error} On Debian libqt5gui5 is enough.")
+    if args.capture_video:  # [library]
+        films = folder / time.strftime("videos-%Y%m%d-%H%M%S")
+        envs = gym.wrappers.vector.RecordVideo(envs, films, record_first_only=True)  # [library]
     return Normalize(envs, args.reward_gamma)  # [continuous 8]
 
 

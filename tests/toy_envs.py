@@ -107,8 +107,8 @@ CONTINUOUS = Script(
 )  # fmt: skip
 PROCGEN = ATARI._replace(
     name="ppo_procgen", parent="ppo_shared", marks={"procgen 1", "continuous 8", "continuous 9"},
-    unfit={"CartPole-v1": "Procgen has no CartPole-v1"},
-    near_miss=("starpilt", "StarpilotEasy"),
+    unfit={"CartPole-v1": "Procgen has no game CartPole-v1"},
+    near_miss=("starpilt", "starpilot"),
     packages=("envpool",),
     quick="--total-timesteps 1536 --num-envs 8 --num-steps 64 --update-epochs 1",
     images=(4, 64, 64),
