@@ -340,10 +340,10 @@ def clipped_gradient(agent, minibatch, args):
     return stats
 
 
-def gradient_step(agent, optimizer, minibatch, args, clipped_gradient=clipped_gradient):
+def gradient_step(agent, optimizer, minibatch, args, gradient=clipped_gradient):
     """[impala 5] One step of RMSprop on the loss of a minibatch; returns the scalars to log."""
     optimizer.zero_grad()
-    stats = clipped_gradient(agent, minibatch, args)
+    stats = gradient(agent, minibatch, args)
     optimizer.step()
     return stats
 
@@ -405,7 +405,7 @@ class Actor(threading.Thread):
                     rewards.append(reward.astype(np.float32))
                     end = {"_episode": nobody, "episode": dict.fromkeys("rl", nobody)} | infos.get("final_info", {})
                     ends.append(np.stack([end["_episode"], end["episode"]["r"], end["episode"]["l"]]))
-                batch = {name: torch.stack([step[name] for step in rollout]) for name in step}  # each [M, n, ...]
+                batch = {name: torch.stack([step[name] for step in rollout]) for name in rollout[0]}  # each [M, n, ...]
                 batch["next_obs"] = torch.from_numpy(next_obs).to(device)[None]  # [impala 3] its value is the learner's
                 batch["logprobs"].cpu()  # [impala 3] on a GPU: now the batch is complete
             dones = np.stack([*dones, next_done])  # [impala 3]
@@ -592,11 +592,12 @@ def parse_args():
             sys.exit(f"error: --resume {args.resume}: say --env-id {env_id} too, if you trust it")
         with one_line(f"--resume {args.resume}: its options", TypeError, UserWarning), warnings.catch_warnings():
             warnings.simplefilter("error")  # tyro only warns of a value that is of another type
-            args = tyro.cli(Args, default=Args(**state["args"]), description=__doc__)
+            own = {} if file != Path(args.resume) else {"exp_name": args.exp_name}  # another run than the file's
+            args = tyro.cli(Args, default=Args(**state["args"] | own), description=__doc__)
         before = [env_id, state["args"]["seed"], re.sub(r"(_\d{12})?.py", "", state["script"])]
         now = [args.env_id, args.seed, Path(__file__).stem]
-        if now[:2] != before[:2] or (now != before and file != Path(args.resume)):  # a copy may begin from a file
-            sys.exit(f"error: --resume {args.resume}: it is of {before}, not of {now}")
+        if now[:2] != before[:2] or (now != before and file != Path(args.resume)):
+            sys.exit(f"error: --resume {args.resume}: it is of {before}, not of {now}; a copy may begin from a file")
     for name, (least, most) in LIMITS.items():
         if not least <= (value := getattr(args, name, least)) <= most:
             sys.exit(f"error: --{name.replace('_', '-')} must be from {least} to {most:g}, not {value}")
@@ -746,6 +747,9 @@ class Run:
         state["parts"] = {name: part.state_dict() for name, part in self.parts.items()}
         state["log"] = {file.name: file.stat().st_size for file in self.folder.glob("events.*")}
         torch.save(state, data := io.BytesIO())  # which has an error of its own for a file that cannot be written
+        data.seek(0)
+        with one_line("a part holds what cannot be loaded again", Exception):
+            torch.load(data, weights_only=True)
         with open(temporary := self.folder / "checkpoint.tmp", "wb") as file:
             file.write(data.getbuffer())
             file.flush()
