@@ -8,7 +8,7 @@
 # ///
 """Plays whole games with a saved agent of any of the scripts, or of an edited copy of one; tells, shows or films them.
 
-    python enjoy.py runs/CartPole-v1__ppo__1__20261121-092953        (python enjoy.py --help lists every option)
+    python enjoy.py runs/CartPole-v1__ppo__1__20261122-092953-204117        (python enjoy.py --help lists every option)
 
 The run's folder holds the script that made it: environments and agent are rebuilt by that very file. A checkpoint
 that lies without it is rebuilt by the script of that name beside enjoy.py.

@@ -330,14 +330,16 @@ def parse_args():
     rollout = args.num_envs * args.num_steps
     if rollout % args.num_minibatches or rollout == args.num_minibatches:
         sys.exit(f"error: --num-minibatches {args.num_minibatches} must divide {rollout} steps into several each")
-    if args.total_timesteps < max(rollout, state["global_step"] if state else 0):
-        sys.exit(f"error: --total-timesteps {args.total_timesteps}: a rollout is {rollout}, or more are done already")
+    done = state["global_step"] if state else 0
+    if args.total_timesteps < max(rollout, done):
+        sys.exit(f"error: --total-timesteps {args.total_timesteps}: a rollout is {rollout}, done are {done}")
     return args, state, file
 
 
 def load_checkpoint(path):
     """(state, file) of a folder's newest whole checkpoint, or of the file that is named; runs no code that is in it."""
-    for file in sorted(Path(path).glob("checkpoint_*.pt"), reverse=True) or [Path(path)]:
+    named = [] if Path(path).is_dir() else [Path(path)]
+    for file in sorted(Path(path).glob("checkpoint_*.pt"), reverse=True) or named:
         try:
             damaged = zipfile.ZipFile(file).testzip()  # torch does not look at the checksums
             state = torch.load(file, map_location="cpu", weights_only=True)
