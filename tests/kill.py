@@ -47,6 +47,7 @@ OPTIONS = {
     "ppo_procgen": ATARI,
     "ppo_multidiscrete": f"{CLASSIC} --env-id toy_envs:Choices-v0",
     "ppo_multidiscrete_mask": f"{CLASSIC} --env-id toy_envs:Choices-v0",
+    "ppo_selfplay": f"{CLASSIC} --num-minibatches 4 --eval-every 0 --env-id toy_envs:Signs-v0",
 }
 
 

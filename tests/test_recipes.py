@@ -84,8 +84,8 @@ def test_patch_makes_the_same_script(recipe, tmp_path):
 def test_a_recipe_for_each_detail():
     """At least one *without* for every detail that has a mark in a script."""
     marks = {mark for path in ROOT.glob("ppo*.py") for mark in re.findall(r"\[(\w+ \d+)\]", path.read_text())}
-    # aux 1 to 3 are off by default, and Cleanba's are a system of their own
-    marks = {mark for mark in marks - {"aux 1", "aux 2", "aux 3"} if not mark.startswith("cleanba")}
+    # aux 1 to 3 are off by default, Cleanba's are a system of their own, and a game of two needs both players
+    marks -= {"aux 1", "aux 2", "aux 3", "selfplay 1"} | {mark for mark in marks if mark.startswith("cleanba")}
     absent = {mark.replace(" ", "-") for mark in marks}
     names = {re.match(r"\w+-\d+", recipe.file.stem)[0] for recipe in RECIPES if recipe.name.startswith("without")}
     assert names == absent
