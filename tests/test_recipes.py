@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import gymnasium as gym
 import pytest
 import torch
-from toy_envs import ROOT, Clock, checkpoint, scalars, train
+from toy_envs import ROOT, Clock, checkpoint, needs_procgen, scalars, train
 
 tool = importlib.import_module("recipes.__main__")
 RECIPES = tool.recipes()
@@ -49,14 +49,6 @@ def made(recipe, tmp_path, monkeypatch):
         needs_procgen()
     yield SimpleNamespace(name=name, module=importlib.import_module(name))
     del sys.modules[name]
-
-
-def needs_procgen():
-    """Skips where the system has no Qt 5, which EnvPool's own Procgen needs."""
-    try:
-        importlib.import_module("envpool").make_gymnasium("StarpilotEasy-v0", num_envs=1)
-    except ImportError as error:
-        pytest.skip(str(error))
 
 
 @every_recipe
