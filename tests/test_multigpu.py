@@ -188,7 +188,7 @@ def test_recipes_make_ranks_of_other_scripts(family, made, tmp_path):
 
 @pytest.mark.parametrize("family", RECIPES)
 def test_recipes_follow_the_script(family, made):
-    """What starts ranks, and what sums over them, is that of ppo_atari_multigpu.py; for ppo_atari.py all of `train` is."""
+    """What starts ranks, and what sums over them, is ppo_atari_multigpu.py's; for ppo_atari.py all of `train` is."""
     names = ["every_rank", "sum_over_ranks"] + ["gather", "ppo_loss", "clipped_gradient", "train"] * (family == "atari")
     for name in names:
         assert inspect.getsource(getattr(made, name)) == inspect.getsource(getattr(script, name))
