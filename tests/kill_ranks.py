@@ -58,17 +58,17 @@ def kill_and_go_on(folder, kills, ranks):
     took = []
     for kill in range(kills):
         before = newest(folder)
-        pids = wait_for(lambda: len(found := ranks_of(process)) == ranks and found, 120)
+        pids = wait_for(lambda: len(found := ranks_of(process)) == ranks and found, 600)
         if kill % 4:  # else while it starts
-            wait_for(lambda before=before: newest(folder) > before, 300)
+            wait_for(lambda before=before: newest(folder) > before, 1200)
         time.sleep(random.uniform(0, 4))
         began, victim = time.monotonic(), random.choice(pids)
         os.kill(victim, signal.SIGKILL)
-        wait_for(lambda pids=pids: len(found := ranks_of(process)) == ranks and not set(found) & set(pids), 120)
+        wait_for(lambda pids=pids: len(found := ranks_of(process)) == ranks and not set(found) & set(pids), 600)
         took.append(time.monotonic() - began)
         print(f"kill {kill + 1}: rank {pids.index(victim)}, step {before}; new ranks in {took[-1]:.1f} s", flush=True)
     reached = newest(folder)
-    wait_for(lambda: newest(folder) > reached + 256, 300)
+    wait_for(lambda: newest(folder) > reached + 256, 1200)
     process.send_signal(signal.SIGTERM)
     process.wait(60)
     folders = sorted((folder / "runs").iterdir(), key=lambda path: path.stat().st_mtime)
@@ -82,8 +82,8 @@ def kill_and_go_on(folder, kills, ranks):
 
 def kill_and_end(folder, ranks):
     process = torchrun(folder, ranks, 0)
-    pids = wait_for(lambda: len(found := ranks_of(process)) == ranks and found, 120)
-    wait_for(lambda: newest(folder) > 0, 300)
+    pids = wait_for(lambda: len(found := ranks_of(process)) == ranks and found, 600)
+    wait_for(lambda: newest(folder) > 0, 1200)
     time.sleep(random.uniform(0, 4))
     began, victim = time.monotonic(), random.choice(pids)
     os.kill(victim, signal.SIGKILL)

@@ -16,8 +16,15 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 from toy_envs import patched
 
-_setup_privateuseone_for_python_backend("second")  # once in a process
-DEVICE = torch.device("second")
+DEVICE = None  # until it is needed: a process that has another device starts threads, and ranks cannot be forked then
+
+
+def begin():
+    """Makes the device known to torch, once in a process."""
+    global DEVICE
+    if DEVICE is None:
+        _setup_privateuseone_for_python_backend("second")
+        DEVICE = torch.device("second")
 
 
 class OnDevice(torch.Tensor):
@@ -129,6 +136,7 @@ def lstm(inputs, state, weights, bias, layers, dropout, training, bidirectional,
 @contextlib.contextmanager
 def simulated(script):
     """The script runs on DEVICE, its threads too; yields the Simulation."""
+    begin()
     simulation, patches = Simulation(script), []
     if hasattr(script.module, "Actor"):
         run = script.module.Actor.run

@@ -1,21 +1,22 @@
 """ppo_atari_multigpu.py: R ranks make the run of one process, decide alike, and end or go on together."""
 
-import difflib
-import importlib.util
+import importlib
+import inspect
 import os
 import re
 import signal
-import subprocess
+import sys
 import time
 
 import numpy as np
 import pytest
 import torch
 from ranks import SMALL, Ranks, script
-from toy_envs import ROOT, checkpoint, finish, newest_run, scalars, start
+from toy_envs import ROOT, checkpoint, finish, needs_procgen, newest_run, scalars, start
 
 import ppo_atari_envpool
 
+tool = importlib.import_module("recipes.__main__")
 ONE_UPDATE = f"{SMALL} --total-timesteps 128"  # of 16 gradient steps
 
 
@@ -25,19 +26,20 @@ def in_float64(module=script):
 
     def doubled(agent, *args):
         init(agent, *args)
-        agent.double().dtype = torch.float64
+        agent.dtype = torch.float64
 
+    torch.set_default_dtype(torch.float64)
     module.Agent.__init__, torch.Tensor.float = doubled, torch.Tensor.double
 
 
-def recorded(folder, float64=False):
+def recorded(folder, float64=False, module=script):
     """A change for `Ranks`: each rank writes its rollout, its first gradient and its steps' own and common KL."""
 
     def change(rank):
         if float64:
-            in_float64()
-        seen, norm, total = {"steps": [], "kl": []}, torch.nn.utils.clip_grads_with_norm_, script.sum_over_ranks
-        step, gae = script.EnvPool.step, script.gae
+            in_float64(module)
+        seen, norm, total = {"steps": [], "kl": []}, torch.nn.utils.clip_grads_with_norm_, module.sum_over_ranks
+        make_envs, gae = module.make_envs, module.gae
 
         def clip(parameters, *args):
             seen.setdefault("gradient", torch.cat([p.grad.flatten() for p in parameters]))
@@ -49,17 +51,24 @@ def recorded(folder, float64=False):
             torch.save(seen, folder / f"seen_{rank}")
             return stats
 
-        def step_seen(envs, actions):
-            answer = step(envs, actions)
-            seen["steps"].append([torch.from_numpy(np.array(x)) for x in (actions, *answer[:4])])
-            return answer
+        def make_envs_seen(*args):
+            envs = make_envs(*args)
+            step = envs.step
+
+            def step_seen(actions):
+                answer = step(actions)
+                seen["steps"].append([torch.from_numpy(np.array(x)) for x in (actions, *answer[:4])])
+                return answer
+
+            envs.step = step_seen
+            return envs
 
         def gae_seen(rewards, values, *args):
             seen.setdefault("values", torch.from_numpy(np.array(values)))
             return gae(rewards, values, *args)
 
-        torch.nn.utils.clip_grads_with_norm_, script.sum_over_ranks = clip, sum_over_ranks
-        script.EnvPool.step, script.gae = step_seen, gae_seen
+        torch.nn.utils.clip_grads_with_norm_, module.sum_over_ranks = clip, sum_over_ranks
+        module.make_envs, module.gae = make_envs_seen, gae_seen
 
     return change
 
@@ -75,7 +84,7 @@ def weights(folder):
 def run(ranks, options, folder, change=None, module=script):
     """Runs to the end, which must be a good one; returns the newest run's folder."""
     group = Ranks(ranks, options, folder, change, module)
-    assert group.wait() == [0] * max(ranks, 1), group.said(0)
+    assert group.wait(300) == [0] * max(ranks, 1), group.said(0)
     return newest_run(folder)
 
 
@@ -118,19 +127,83 @@ def test_one_process_is_the_parent(tmp_path):
         assert log == logs["parent"]
 
 
-def test_the_same_change_makes_ranks_of_ppo_atari(tmp_path):
-    """The diff to the parent without its first hunk, the docstring's, applies to ppo_atari.py as it is."""
-    names = ("ppo_atari_envpool.py", "ppo_atari_multigpu.py")
-    texts = [(ROOT / name).read_text().splitlines(keepends=True) for name in names]
-    header, *hunks = re.split(r"^(?=@@)", "".join(difflib.unified_diff(*texts, *names)), flags=re.MULTILINE)
-    (tmp_path / "torchrun.diff").write_text(header + "".join(hunks[1:]))
-    patch = ["patch", "--fuzz=0", "-o", tmp_path / "atari_ranks.py", ROOT / "ppo_atari.py", tmp_path / "torchrun.diff"]
-    subprocess.run(patch, check=True)
-    spec = importlib.util.spec_from_file_location("atari_ranks", tmp_path / "atari_ranks.py")
-    spec.loader.exec_module(module := importlib.util.module_from_spec(spec))
+RECIPES = {  # options of two updates
+    "atari": "--num-envs 4 --num-steps 16 --total-timesteps 128",
+    "lstm": "--num-envs 8 --num-steps 8 --total-timesteps 128",
+    "continuous": "--env-id Hopper-v5 --num-envs 4 --num-steps 32 --total-timesteps 256 --num-minibatches 4",
+    "procgen": "--num-envs 4 --num-steps 8 --total-timesteps 64 --num-minibatches 4",
+}
+
+
+def row_by_row(change):
+    """Adds to a change for `Ranks`: in a rollout a matrix product of several rows rounds each as if it were alone."""
+
+    def changed(rank):
+        change(rank)
+        forward = torch.nn.Linear.forward
+
+        def by_rows(layer, x):
+            return forward(layer, x) if torch.is_grad_enabled() else torch.stack([forward(layer, row) for row in x])
+
+        torch.nn.Linear.forward = by_rows
+
+    return changed
+
+
+@pytest.fixture
+def made(family, tmp_path, monkeypatch):
+    """The script that a recipe torchrun-<family> makes, as a module."""
+    if family == "procgen":
+        needs_procgen()
+    recipe = tool.read(ROOT / f"recipes/with/torchrun-{family}.diff")
+    name = f"ranks_{family}"
+    (tmp_path / f"{name}.py").write_text(tool.apply(recipe, recipe.script.read_text()))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield importlib.import_module(name)
+    del sys.modules[name]
+
+
+@pytest.mark.parametrize("family", RECIPES)
+def test_recipes_make_ranks_of_other_scripts(family, made, tmp_path):
+    """2 ranks beside one process: the first rollout bit for bit, and its statistics; the weights to float64's rounding.
+
+    In float32 rounding may grow in two updates: there are minibatches whose gradient is small beside its terms."""
+    options, found = f"{RECIPES[family]} --update-epochs 2 --save-every 1 --threads 1", {}
     for ranks in (0, 2):
-        run(ranks, ONE_UPDATE, tmp_path / str(ranks), lambda rank: in_float64(module), module)
-    assert (weights(tmp_path / "2") - weights(tmp_path / "0")).abs().max() < 1e-9
+        folder = tmp_path / str(ranks)
+        last = run(ranks, options, folder, row_by_row(recorded(folder, True, made)), made)
+        parts = seen(folder, ranks)
+        together = zip(*(p["steps"] for p in parts), strict=True)
+        steps = [torch.cat(each) for step in together for each in zip(*step, strict=True)]
+        found[ranks] = steps[: len(steps) // 2], checkpoint(last, 0), checkpoint(last)
+    (steps, first, last), (other_steps, other_first, other_last) = found.values()
+    assert all(torch.equal(one, other) for one, other in zip(steps, other_steps, strict=True))
+    assert first["parts"].get("envs") == other_first["parts"].get("envs")
+    assert first["update"] == 1 and last["update"] == 2
+    assert torch.equal(last["generators"]["torch"], other_last["generators"]["torch"])
+    for one, other in ((first, other_first), (last, other_last)):
+        for name, weight in one["parts"]["agent"].items():
+            assert (weight - other["parts"]["agent"][name]).abs().max() < 1e-9
+
+
+@pytest.mark.parametrize("family", RECIPES)
+def test_recipes_follow_the_script(family, made):
+    """What starts ranks, and what sums over them, is ppo_atari_multigpu.py's; for ppo_atari.py all of `train` is."""
+    names = ["every_rank", "sum_over_ranks"] + ["gather", "ppo_loss", "clipped_gradient", "train"] * (family == "atari")
+    for name in names:
+        assert inspect.getsource(getattr(made, name)) == inspect.getsource(getattr(script, name))
+
+
+@pytest.mark.parametrize("family", ["continuous"])
+def test_a_signal_to_ranks_and_their_children(made, tmp_path):
+    """As torchrun sends it, to the whole process group: the environments' processes leave the rank to end the run."""
+    options = "--env-id Hopper-v5 --async-envs --num-envs 4 --num-steps 16 --num-minibatches 4 --save-every 1"
+    group = Ranks(2, f"{options} --total-timesteps 1000000", tmp_path, lambda rank: os.setpgrp(), made)
+    wait_for_update(tmp_path, 64)
+    for pid in group.pids:
+        os.killpg(pid, signal.SIGTERM)
+    assert group.wait(60) == [0, 0], group.said(0)
+    assert group.said(0).splitlines()[-1] == f"stopped; --resume runs/{newest_run(tmp_path).name} goes on"
 
 
 def test_a_rank_without_rows(tmp_path):

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import gymnasium as gym
 import pytest
 import torch
-from toy_envs import ROOT, Clock, checkpoint, patched, scalars, train
+from toy_envs import ROOT, Clock, checkpoint, needs_procgen, patched, scalars, train
 
 import enjoy
 
@@ -52,14 +52,6 @@ def made(recipe, tmp_path, monkeypatch):
         needs_procgen()
     yield SimpleNamespace(name=name, module=importlib.import_module(name))
     del sys.modules[name]
-
-
-def needs_procgen():
-    """Skips where the system has no Qt 5, which EnvPool's own Procgen needs."""
-    try:
-        importlib.import_module("envpool").make_gymnasium("StarpilotEasy-v0", num_envs=1)
-    except ImportError as error:
-        pytest.skip(str(error))
 
 
 @every_recipe

@@ -142,6 +142,14 @@ every_script = pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: scr
 every_text = pytest.mark.parametrize("script", TEXTS, ids=lambda script: script.name)
 
 
+def needs_procgen():
+    """Skips where the system has no Qt 5, which EnvPool's own Procgen needs."""
+    try:
+        importlib.import_module("envpool").make_gymnasium("StarpilotEasy-v0", num_envs=1)
+    except ImportError as error:
+        pytest.skip(str(error))
+
+
 class Toy(gym.Env):
     """Shows four numbers from 0 to 255: as a vector, or each as one channel of an image. Two actions, always valid."""
 
