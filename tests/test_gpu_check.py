@@ -53,5 +53,5 @@ def test_runs_of_two_seeds_are_not_the_same(gpu_check):
 
 def test_a_run_that_fails_has_its_error_in_the_table(gpu_check):
     got = gpu_check.run("ppo_shared", 3, f"{OWN} --env-id Pendulum-v1")
-    assert got["error"].startswith("error: Pendulum-v1: Box actions need ppo_continuous_action.py")
+    assert got["error"].startswith("error: Pendulum-v1 has the actions ")
     assert gpu_check.row("this", got, "trains") == f"| this | | | | {got['error']} |"
