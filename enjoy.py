@@ -51,7 +51,7 @@ class Args:
     video: bool = False  # film every game
     video_folder: Path | None = None  # where the films go instead of the run's folder
     render: bool = False  # show the games in a window
-    trust: bool = False  # load a checkpoint even if it can run code: it is your own
+    trust: bool = False  # load a checkpoint even if it can run code or imports a module: it is your own
 
 
 def is_whole(path):
@@ -83,6 +83,8 @@ def load(path, trust=False):
         state = None
     if not isinstance(state, dict) or not {"script", "args", "parts"} <= state.keys():
         sys.exit(f"error: {file} is no checkpoint of these scripts")
+    if ":" in str(state["args"].get("env_id")) and not trust:
+        sys.exit(f"error: {file}: its environment {state['args']['env_id']} imports a module; --trust lets it")
     return state, file
 
 

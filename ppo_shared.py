@@ -405,6 +405,9 @@ class Run:
         source, again = Path(__file__), f"_{self.global_step:012}" if self.goes_on else ""
         self.source = self.folder / f"{source.stem}{again}.py"
         self.source.write_bytes(source.read_bytes())
+        before = self.folder / self.state["script"] if self.goes_on else self.source
+        if before.exists() and before.read_bytes() != self.source.read_bytes():
+            print(f"{source.name} is not as it was: {self.source} is what this run goes on with")
         versions = {p.name: p.version for p in importlib.metadata.distributions()}
         versions |= {"python": sys.version, "torch": torch.__version__}
         about = {"script": source.name, "command": sys.argv, "args": vars(self.args), "device": str(device)}

@@ -45,7 +45,7 @@ def play(run, capsys, **options):
 
     Between the first and the games it must say that nobody sees them, or in the end where their films are."""
     capsys.readouterr()
-    enjoy.enjoy(enjoy.Args(run, **options))
+    enjoy.enjoy(enjoy.Args(run, **{"trust": "toy_envs-" in str(run)} | options))
     first, *games, last = capsys.readouterr().out.splitlines()
     if options.get("video"):
         folder = max((options.get("video_folder") or run).glob("videos-*"))
@@ -97,6 +97,11 @@ def test_whole_games_of_every_script(script, tmp_path, capsys):
         assert [frames(film) for film in folder.iterdir()] == pytest.approx([games[0][1]], abs=2)
     else:
         assert set(run.iterdir()) == before
+
+
+def test_an_id_that_imports_a_module_needs_trust(tmp_path):
+    [script] = (script for script in SCRIPTS if script.name == "ppo_multidiscrete")
+    assert "toy_envs:Choices-v0 imports a module; --trust lets it" in refusal(train(script, script.tiny, tmp_path))
 
 
 def test_a_seed_decides_all(cartpole, capsys):

@@ -203,6 +203,17 @@ def test_a_checkpoint_that_is_named_begins_a_new_run(tmp_path):
     assert same_weights(checkpoint(new), checkpoint(run))
 
 
+def test_a_script_that_has_changed_is_said_and_kept_beside_the_first(tmp_path, capsys):
+    run = on_clock(ppo, CLOCK, tmp_path)
+    assert on_clock(ppo, f"--resume {run} --total-timesteps 448", tmp_path) == run
+    assert "is not as it was" not in capsys.readouterr().out
+    last = run / checkpoint(run)["script"]
+    last.write_text(last.read_text() + "# an edit\n")
+    assert on_clock(ppo, f"--resume {run} --total-timesteps 512", tmp_path) == run
+    assert f"ppo.py is not as it was: {run / 'ppo_000000000448.py'}" in capsys.readouterr().out
+    assert last.read_text().endswith("# an edit\n")
+
+
 def test_a_copy_that_begins_from_a_file_has_its_own_name(tmp_path):
     run = on_clock(ppo, f"{CLOCK} --exp-name first", tmp_path)
     [_, newest] = sorted(run.glob("checkpoint_*.pt"))
