@@ -1,13 +1,18 @@
-# make atari: trains PPO on Breakout (ARGS="--seed 2" is passed on). make test: checks the code.
-# Both set up .venv first. A torch that is there already is kept where it fits constraints.txt.
+# make cartpole: trains PPO for a minute and films the result. make test: checks the code.
+# make atari: trains PPO on Breakout (ARGS="--seed 2" is passed on). All set up .venv first.
+# A torch that is there already is kept where it fits constraints.txt.
 PYTHON ?= python3
 POETRY ?= poetry
 BIN := .venv/bin
 
+cartpole: .venv/video.stamp
+	$(BIN)/python ppo.py --env-id CartPole-v1 --total-timesteps 100000 --exp-name cartpole
+	$(BIN)/python enjoy.py "$$(ls -td runs/CartPole-v1__cartpole__* | head -n 1)" --episodes 3 --video
+
 atari: .venv/atari.stamp
 	$(BIN)/python ppo_atari.py --env-id BreakoutNoFrameskip-v4 $(ARGS)
 
-test: .venv/atari,envpool,microrts,mujoco,track,video,benchmark,dev.stamp
+test: .venv/atari,envpool,microrts,mujoco,selfplay,track,video,benchmark,dev.stamp
 	$(BIN)/ruff check .
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(ARGS)
 
@@ -17,6 +22,10 @@ lint: .venv/dev.stamp
 # Steps per second beside Stable-Baselines3: make speed ARGS="CartPole HalfCheetah Breakout Envpool"
 speed: .venv/atari,envpool,mujoco.stamp
 	$(BIN)/python benchmark/speed $(ARGS)
+
+# On a machine with a GPU: the golden tests, every script, its speed and memory there; build/gpu-check.md
+gpu-check: .venv/atari,envpool,microrts,mujoco,procgen,dev.stamp
+	$(BIN)/python benchmark/gpu_check.py $(ARGS)
 
 # benchmark/report.html, the README's scores and its picture, from benchmark/results
 report: .venv/benchmark,dev.stamp
@@ -69,4 +78,4 @@ lock:
 clean:
 	rm -rf .venv .venv-sb3 build site ppo.egg-info .pytest_cache .ruff_cache __pycache__ tests/__pycache__
 
-.PHONY: atari test lint speed report compare benchmark-small docs diffs recipes ablation lock clean
+.PHONY: cartpole atari test lint speed gpu-check report compare benchmark-small docs diffs recipes ablation lock clean

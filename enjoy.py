@@ -1,14 +1,14 @@
 # /// script
 # requires-python = ">=3.11"
 # dependencies = [
-#   "filelock>=3.20", "gymnasium[mujoco]>=1.4", "numpy>=2.0", "tensorboard>=2.20", "torch>=2.13", "tqdm>=4.67",
+#   "filelock>=3.20", "gymnasium[mujoco]>=1.4", "numpy>=2.0", "tensorboard>=2.20", "torch>=2.13,<2.16", "tqdm>=4.67",
 #   "tyro>=1.0",
 #   "ale-py>=0.12", "opencv-python-headless>=4.11", "moviepy>=2.2", "pygame-ce>=2.5",
 # ]
 # ///
 """Plays whole games with a saved agent of any of the scripts, or of an edited copy of one; tells, shows or films them.
 
-    python enjoy.py runs/CartPole-v1__ppo__1__20261121-092953        (python enjoy.py --help lists every option)
+    python enjoy.py runs/CartPole-v1__ppo__1__20261122-092953-204117        (python enjoy.py --help lists every option)
 
 The run's folder holds the script that made it: environments and agent are rebuilt by that very file. A checkpoint
 that lies without it is rebuilt by the script of that name beside enjoy.py.
@@ -17,6 +17,7 @@ that lies without it is rebuilt by the script of that name beside enjoy.py.
 import dataclasses
 import importlib.util
 import inspect
+import json
 import math
 import os
 import pickle
@@ -34,6 +35,9 @@ import tyro
 from torch import nn
 
 LONGEST_FILM = 10_000  # frames; each stays in memory until its film is written
+# The planes of Gym-µRTS: hit points, resources, owner (nobody, the agent, its enemy), unit, and what it is doing
+MICRORTS = (5, 5, 3, 8, 6)
+UNITS = "", "ore", "base", "barr.", "work.", "light", "heavy", "rang."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +45,9 @@ class Args:
     run: tyro.conf.Positional[Path]  # folder of a run, or one of its checkpoints
     episodes: int = 20  # whole games to play
     greedy: bool = False  # take the likeliest action, not a sample
+    opponent: str | None = None  # in a game of two, a run, a checkpoint or "random"; without, the agent plays itself
     seed: int = 0  # of the games and the samples
+    set: tyro.conf.UseAppendAction[tuple[tuple[str, ...], ...]] = ()  # options of the script, as in num_levels=0
     video: bool = False  # film every game
     video_folder: Path | None = None  # where the films go instead of the run's folder
     render: bool = False  # show the games in a window
@@ -126,7 +132,8 @@ def freeze(envs):
 def rebuild(script, state, folder, **options):
     """One environment and the agent, as in the checkpoint's run but for the `options` that the script has."""
     known = {field.name for field in dataclasses.fields(script.Args)}
-    options = {"num_envs": 1, "num_minibatches": 1, "async_envs": False} | options
+    one = {"num_envs": 2 if hasattr(script, "Seats") else 1, "num_minibatches": 1, "async_envs": False}  # or one of two
+    options = one | options
     try:
         args = script.Args(**state["args"] | {name: value for name, value in options.items() if name in known})
         envs = script.make_envs(args, folder)
@@ -140,6 +147,26 @@ def rebuild(script, state, folder, **options):
         sys.exit(f"error: the checkpoint does not fit {script.__file__}: {reason}")
     freeze(envs)
     return envs, agent.eval()
+
+
+def changed(args, settings):
+    """The options of a run, {name: value}, that settings such as "num_levels=0" change; each keeps its type."""
+    options = {}
+    for setting in settings:
+        name, _, text = setting.partition("=")
+        name = name.strip("-").replace("-", "_")
+        names = [known for known in args if known != "num_envs"]  # one game is played at a time
+        if name not in names or not text:
+            sys.exit(f"error: --set {setting}: it must be name=value, the name one of {', '.join(names)}")
+        try:
+            value = json.loads({"None": "null", "True": "true", "False": "false"}.get(text, text))
+        except ValueError:
+            value = text
+        kinds = {float: (int, float), type(None): (int, float, str)}.get(type(args[name]), type(args[name]))
+        if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool):
+            sys.exit(f"error: --set {setting}: {name} is {args[name]!r} in the run, and the value of another type")
+        options[name] = value
+    return options
 
 
 def initial_state(agent):
@@ -172,6 +199,37 @@ class Player:
         return (mode(policy) if self.greedy else policy.sample()).numpy()
 
 
+class Match:
+    """Plays seat 0 of a game of two with a Player, seat 1 with another, or at random where that is None."""
+
+    def __init__(self, player, other):
+        self.envs, self.player, self.other = player.envs, player, other
+
+    def act(self, obs, done, infos):
+        """The actions in observations [2, ...], one of each seat."""
+        if self.other is None:
+            theirs = np.array([self.envs.single_action_space.sample()])
+        else:
+            theirs = self.other.act(obs[1:], done[:1], infos)
+        return np.concatenate([self.player.act(obs[:1], done[:1], infos), theirs])
+
+
+def against(player, args, env_id):
+    """The player in a match with --opponent. Raises SystemExit where that is no player of the same game of two."""
+    if not hasattr(player.script, "Seats"):
+        sys.exit(f"error: --opponent: {env_id} is no game of two players")
+    player.envs.single_action_space.seed(args.seed)
+    if args.opponent == "random":
+        return Match(player, None)
+    state, file = load(Path(args.opponent), args.trust)
+    if state["args"].get("env_id") != env_id:
+        sys.exit(f"error: --opponent {file} plays {state['args'].get('env_id')}, not {env_id}")
+    script = import_script(state["script"], file.parent)
+    envs, agent = rebuild(script, state, None, capture_video=False)
+    envs.close()
+    return Match(player, Player(script, player.envs, agent, args.greedy))
+
+
 def mode(policy):
     """The likeliest actions: of logits [B, A], or a list of such for each component, or else the mean [B, A]."""
     if not hasattr(policy, "logits"):
@@ -185,10 +243,32 @@ def picture(envs, obs):
     """What is to be seen, uint8 [H, W, 3]: as the environment draws it, or else the agent's newest frame."""
     if envs.render_mode == "rgb_array":
         return envs.render()[0]
+    if obs.dtype == np.uint8 and obs.ndim == 4 and obs.shape[1] == sum(MICRORTS):
+        return board(obs[0])
     if obs.dtype != np.uint8 or obs.ndim != 4 or sorted(obs.shape[1:])[1] < 32:
         sys.exit("error: the environment draws no pictures, and what the agent sees is none: nothing to show")
     # Procgen's colours come first; of frames stacked last, the newest in grey
     return obs[0].transpose(1, 2, 0) if obs.shape[1] == 3 else obs[0, ..., -1:].repeat(3, axis=-1)
+
+
+def board(planes):
+    """A board of Gym-µRTS as a picture, uint8 [40 H, 40 W, 3], from its planes [27, H, W].
+
+    Green is nobody's, blue the agent's, red its enemy's; a number is of resources, 4 of that many or more."""
+    from PIL import Image, ImageDraw
+
+    _, resources, owners, units, _ = np.split(planes, np.cumsum(MICRORTS)[:-1])
+    image = Image.new("RGB", (40 * planes.shape[2], 40 * planes.shape[1]), "#202020")
+    draw = ImageDraw.Draw(image)
+    for y, x in np.ndindex(planes.shape[1:]):
+        left, top = 40 * x, 40 * y
+        draw.rectangle((left, top, left + 39, top + 39), outline="#404040")
+        if unit := units[:, y, x].argmax():
+            color = ("#30a050", "#3b7dd8", "#d04030")[owners[:, y, x].argmax()]
+            draw.rectangle((left + 3, top + 3, left + 36, top + 36), fill=color)
+            carried = resources[:, y, x].argmax()
+            draw.text((left + 20, top + 20), UNITS[unit] + (f" {carried}" if carried else ""), "white", anchor="mm")
+    return np.asarray(image)
 
 
 def show(image):
@@ -197,7 +277,11 @@ def show(image):
 
     height, width = image.shape[:2]
     scale = -(-400 // height)
-    screen = pygame.display.get_surface() or pygame.display.set_mode((width * scale, height * scale))
+    screen = pygame.display.get_surface()
+    if screen is None:
+        screen = pygame.display.set_mode((width * scale, height * scale))
+        if pygame.display.get_driver() in ("offscreen", "dummy"):
+            print("there is no screen here for a window: the games are played unseen; --video films them")
     pygame.transform.scale(pygame.surfarray.make_surface(image.swapaxes(0, 1)), screen.get_size(), screen)
     pygame.display.flip()
     time.sleep(1 / 30)
@@ -257,21 +341,36 @@ def enjoy(args):
     script, returns = import_script(state["script"], file.parent), []
     with tempfile.TemporaryDirectory() as nowhere:
         folder = (args.video_folder or file.parent) if args.video else Path(nowhere)
-        try:
-            envs, agent = rebuild(script, state, folder, seed=args.seed, capture_video=args.video or args.render)
+        options = {"seed": args.seed, "capture_video": False} | changed(state["args"], sum(args.set, ()))
+        try:  # where the script makes games one by one, those draw themselves
+            draws = (args.video or args.render) and hasattr(script, "make_env")
+            envs, agent = rebuild(script, state, folder, **options | {"capture_video": draws})
         except SystemExit:  # the script cannot film: then what the agent sees is shown, if that is a picture
-            envs, agent = rebuild(script, state, folder, seed=args.seed, capture_video=False)
+            envs, agent = rebuild(script, state, folder, **options)
         last = state.get("returns") or [math.nan]
-        print(f"{file}: {state['args'].get('env_id')}, mean return in training {np.mean(last):.4g} (last {len(last)})")
+        env_id = options.get("env_id", state["args"].get("env_id"))
+        print(f"{file}: {env_id}, mean return in training {np.mean(last):.4g} (last {len(last)})")
+        if not (args.video or args.render):
+            print("playing unseen: --render shows the games in a window, --video films them")
         try:
-            for score, length in play(Player(script, envs, agent, args.greedy), args, folder):
+            player, words = Player(script, envs, agent, args.greedy), ("lost", "drawn", "won")
+            if args.opponent is not None:
+                player = against(player, args, state["args"].get("env_id"))
+            for score, length in play(player, args, folder):
                 returns.append(score)
-                print(f"game {len(returns)}: return {score:g}, length {length}", flush=True)
+                result = f", {words[int(np.sign(score)) + 1]}" if args.opponent is not None else ""
+                print(f"game {len(returns)}: return {score:g}, length {length}{result}", flush=True)
         finally:
             if returns:
                 mean, std, least, most = np.mean(returns), np.std(returns), min(returns), max(returns)
                 print(f"{len(returns)} games: mean {mean:.4g}, std {std:.4g}, min {least:g}, max {most:g}", flush=True)
+            if returns and args.opponent is not None:
+                won, drawn, lost = (sum(np.sign(returns) == sign) for sign in (1, 0, -1))
+                share = (won + drawn / 2) / len(returns)
+                print(f"against {args.opponent}: won {won}, drawn {drawn}, lost {lost}: {share:.0%}", flush=True)
             envs.close()
+            if args.video and (films := sorted(folder.glob("videos-*/*.mp4"), key=os.path.getmtime)):
+                print(f"films: {films[-1].parent}")
     return returns
 
 

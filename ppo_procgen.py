@@ -1,8 +1,9 @@
 # /// script
 # requires-python = ">=3.11"
 # dependencies = [
-#   "filelock>=3.20", "gymnasium>=1.4", "numpy>=2.0", "tensorboard>=2.20", "torch>=2.13", "tqdm>=4.67", "tyro>=1.0",
-#   "envpool>=1.2",
+#   "filelock>=3.20", "gymnasium>=1.4", "numpy>=2.0", "tensorboard>=2.20", "torch>=2.13,<2.16", "tqdm>=4.67",
+#   "tyro>=1.0",
+#   "envpool>=1.2,<1.2.6",
 # ]
 # ///
 """PPO for Procgen: ppo_shared.py with the IMPALA network of openai/baselines' ppo2, and rewards normalised.
@@ -58,7 +59,7 @@ class Args:
     threads: int = torch.get_num_threads()  # of torch on the CPU
     compile: bool = False  # compile the gradient: faster updates after some seconds; on the CPU it needs a C++ compiler
     track: bool = False  # log to Weights & Biases too; its variables apply (WANDB_MODE=offline, WANDB_PROJECT, ...)
-    capture_video: bool = False  # film environment 0 into the run's folder
+    capture_video: bool = False  # film what the agent sees of environment 0 into the run's folder
     save_every: int = 100  # updates between checkpoints; 0: only at the end
     resume: str | None = None  # folder of a run to go on with, or a checkpoint to start from; see the README
     # environment
@@ -90,6 +91,8 @@ class Args:
 class EnvPool(gym.vector.VectorEnv):
     """[library] N games in C++ threads, as gymnasium's vector environments with AutoresetMode.SAME_STEP."""
 
+    render_mode, metadata = "rgb_array", {"autoreset_mode": gym.vector.AutoresetMode.SAME_STEP, "render_fps": 15}
+
     def __init__(self, make, num_envs):
         self.make, self.pool, self.num_envs = make, make(1), num_envs
         self.single_observation_space, self.single_action_space = self.pool.observation_space, self.pool.action_space
@@ -97,7 +100,8 @@ class EnvPool(gym.vector.VectorEnv):
     def reset(self, seed=None, options=None):
         self.pool = self.pool if seed is None else self.make(seed)  # EnvPool can be seeded only when it is made
         self.scores, self.lengths = np.zeros(self.num_envs), np.zeros(self.num_envs, dtype=int)
-        return self.pool.reset()[0], {}
+        self.obs, _ = self.pool.reset()
+        return self.obs, {}
 
     def step(self, actions):
         obs, rewards, terminated, truncated, _ = self.pool.step(actions)
@@ -109,7 +113,12 @@ class EnvPool(gym.vector.VectorEnv):
             self.scores, self.lengths = self.scores * ~done, self.lengths * ~done
             # EnvPool ignores the action in the step after an end: that step is made here, and nobody trains on it
             obs[done] = self.pool.step(np.zeros(done.sum(), dtype=int), np.flatnonzero(done))[0]
+        self.obs = obs
         return obs, rewards, terminated, truncated, infos
+
+    def render(self):
+        """For films: what the agent sees of each game, uint8 [64, 64, 3]."""
+        return list(self.obs.transpose(0, 2, 3, 1))
 
 
 class Normalize(gym.vector.VectorWrapper):
@@ -144,18 +153,24 @@ def make_envs(args, folder):
     """[core 1] N environments stepped as one; an ended episode restarts in the same step (common/cmd_util.py)."""
     # [library] the games of EnvPool, whose ids are such as StarpilotEasy-v0
     envpool = importlib.import_module("envpool")
-    games = [name[:-3] for name, spec in envpool.registration.registry.specs.items() if spec[0] == "envpool.procgen"]
-    game = args.env_id.title() + args.distribution_mode.title()
-    if game not in games:  # [check]
-        near = [x for x in games if args.env_id.title() in x] or difflib.get_close_matches(game, games, cutoff=0)
-        sys.exit(f"error: Procgen has no {args.env_id} with the mode {args.distribution_mode}, but {', '.join(near)}")
-    if args.capture_video:  # [check]
-        sys.exit("error: --capture-video: EnvPool has nothing to film with")
+    ids = [name for name, spec in envpool.registration.registry.specs.items() if spec[0] == "envpool.procgen"]
+    games = [tuple(word.lower() for word in re.findall("[A-Z][a-z]+", name)) for name in ids]  # ("starpilot", "easy")
+    modes = [mode for game, mode in games if game == args.env_id.lower()]
+    if not modes:  # [check]
+        known = sorted({game for game, _ in games})
+        near = difflib.get_close_matches(args.env_id.lower(), known) or known
+        sys.exit(f"error: Procgen has no game {args.env_id}, but {', '.join(near)}")
+    if args.distribution_mode not in modes:  # [check]
+        sys.exit(f"error: {args.env_id} has no --distribution-mode {args.distribution_mode}, but {', '.join(modes)}")
+    game = args.env_id.title() + args.distribution_mode.title()  # [library]
     options = {name: getattr(args, name) for name in ("num_envs", "num_levels", "start_level")}  # [library]
     try:  # [library]
         envs = EnvPool(lambda seed: envpool.make_gymnasium(f"{game}-v0", seed=seed % 2**31, **options), args.num_envs)
     except ImportError as error:  # [check] EnvPool's words: Procgen needs the Qt 5 of the system
         sys.exit(f"error: {error} On Debian libqt5gui5 is enough.")
+    if args.capture_video:  # [library]
+        films = folder / time.strftime("videos-%Y%m%d-%H%M%S")
+        envs = gym.wrappers.vector.RecordVideo(envs, films, record_first_only=True)  # [library]
     return Normalize(envs, args.reward_gamma)  # [continuous 8]
 
 
@@ -282,10 +297,10 @@ def clipped_gradient(agent, minibatch, clip_coef, args):
     return stats
 
 
-def gradient_step(agent, optimizer, minibatch, clip_coef, args, clipped_gradient=clipped_gradient):
+def gradient_step(agent, optimizer, minibatch, clip_coef, args, gradient=clipped_gradient):
     """One step of Adam on the loss of a minibatch; returns the scalars to log."""
     optimizer.zero_grad()
-    stats = clipped_gradient(agent, minibatch, clip_coef, args)
+    stats = gradient(agent, minibatch, clip_coef, args)
 
     # [core 3] TensorFlow's Adam adds its epsilon of 1e-5 before the bias correction, and torch's adds it after
     for group in optimizer.param_groups:
@@ -307,7 +322,7 @@ def train(args, run):
         gradient = torch.compile(clipped_gradient)
     # What must survive a resume is named here: anything with state_dict() and load_state_dict(), of plain values.
     run.start(device, agent=agent, optimizer=optimizer, envs=envs)  # [continuous 8] its statistics
-    next_obs, _ = envs.reset(seed=args.seed + run.global_step)
+    next_obs, _ = envs.reset(seed=args.seed + run.global_step)  # after a resume other games
     next_done = np.zeros(args.num_envs, dtype=bool)
 
     for update in run.updates():
@@ -335,7 +350,7 @@ def train(args, run):
                 run.log_step(infos)
             next_value = agent(torch.from_numpy(next_obs).to(device))[1].cpu().numpy()
 
-        batch = {name: torch.stack([step[name] for step in rollout]) for name in step}  # each [M, N, ...]
+        batch = {name: torch.stack([step[name] for step in rollout]) for name in rollout[0]}  # each [M, N, ...]
         values, rewards = batch["values"], np.stack(rewards)
         advantages = gae(rewards, values.cpu().numpy(), dones, next_value, next_done, args.gamma, args.gae_lambda)
         batch["returns"] = returns = torch.from_numpy(advantages).to(device) + values
@@ -387,11 +402,12 @@ def parse_args():
             sys.exit(f"error: --resume {args.resume}: say --env-id {env_id} too, if you trust it")
         with one_line(f"--resume {args.resume}: its options", TypeError, UserWarning), warnings.catch_warnings():
             warnings.simplefilter("error")  # tyro only warns of a value that is of another type
-            args = tyro.cli(Args, default=Args(**state["args"]), description=__doc__)
+            own = {} if file != Path(args.resume) else {"exp_name": args.exp_name}  # another run than the file's
+            args = tyro.cli(Args, default=Args(**state["args"] | own), description=__doc__)
         before = [env_id, state["args"]["seed"], re.sub(r"(_\d{12})?.py", "", state["script"])]
         now = [args.env_id, args.seed, Path(__file__).stem]
-        if now[:2] != before[:2] or (now != before and file != Path(args.resume)):  # a copy may begin from a file
-            sys.exit(f"error: --resume {args.resume}: it is of {before}, not of {now}")
+        if now[:2] != before[:2] or (now != before and file != Path(args.resume)):
+            sys.exit(f"error: --resume {args.resume}: it is of {before}, not of {now}; a copy may begin from a file")
     for name, (least, most) in LIMITS.items():
         if not least <= (value := getattr(args, name, least)) <= most:
             sys.exit(f"error: --{name.replace('_', '-')} must be from {least} to {most:g}, not {value}")
@@ -401,14 +417,16 @@ def parse_args():
     rollout = args.num_envs * args.num_steps
     if rollout % args.num_minibatches or rollout == args.num_minibatches:
         sys.exit(f"error: --num-minibatches {args.num_minibatches} must divide {rollout} steps into several each")
-    if args.total_timesteps < max(rollout, state["global_step"] if state else 0):
-        sys.exit(f"error: --total-timesteps {args.total_timesteps}: a rollout is {rollout}, or more are done already")
+    done = state["global_step"] if state else 0
+    if args.total_timesteps < max(rollout, done):
+        sys.exit(f"error: --total-timesteps {args.total_timesteps}: a rollout is {rollout}, done are {done}")
     return args, state, file
 
 
 def load_checkpoint(path):
     """(state, file) of a folder's newest whole checkpoint, or of the file that is named; runs no code that is in it."""
-    for file in sorted(Path(path).glob("checkpoint_*.pt"), reverse=True) or [Path(path)]:
+    named = [] if Path(path).is_dir() else [Path(path)]
+    for file in sorted(Path(path).glob("checkpoint_*.pt"), reverse=True) or named:
         try:
             damaged = zipfile.ZipFile(file).testzip()  # torch does not look at the checksums
             state = torch.load(file, map_location="cpu", weights_only=True)
@@ -541,6 +559,9 @@ class Run:
         state["parts"] = {name: part.state_dict() for name, part in self.parts.items()}
         state["log"] = {file.name: file.stat().st_size for file in self.folder.glob("events.*")}
         torch.save(state, data := io.BytesIO())  # which has an error of its own for a file that cannot be written
+        data.seek(0)
+        with one_line("a part holds what cannot be loaded again", Exception):
+            torch.load(data, weights_only=True)
         with open(temporary := self.folder / "checkpoint.tmp", "wb") as file:
             file.write(data.getbuffer())
             file.flush()

@@ -35,7 +35,7 @@ from benchmark.collect import typed  # noqa: E402
 PAIRS = {
     "ppo": "ppo2_copy", "ppo_shared": "ppo2_shared", "ppo_continuous_action": "ppo2_mujoco", "ppo_atari": "ppo2_atari",
     "ppo_atari_lstm": "ppo2_lstm", "ppo_atari_envpool": None, "ppo_procgen": None, "ppo_multidiscrete": None,
-    "ppo_multidiscrete_mask": None, "ppo_atari_multigpu": None,
+    "ppo_multidiscrete_mask": None, "ppo_selfplay": None, "ppo_atari_multigpu": None,
     "ppo_atari_cleanba": None, "impala_atari_cleanba": None,
 }  # fmt: skip
 FIRST = {"CartPole-v1", "HalfCheetah-v4", "BreakoutNoFrameskip-v4", "Breakout-v5", "starpilot", "MicrortsMining-v1"}

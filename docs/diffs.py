@@ -27,6 +27,8 @@ KIND_ROW = re.compile(r'^- <a id="\w+"></a>`\[(\w+)\]`: (.*)$', re.MULTILINE)
 DETAIL_ROW = re.compile(
     r'^(\| <a id="[\w-]+"></a>(\w+ \d+) \| (.*?) \| )(.*?)( \| (.*?) \| (.*?) \|)$', re.MULTILINE
 )
+# What one player wins the other loses: the mean return says nothing there
+SCORES = {"ppo_selfplay": "SlimeVolley-v0: [wins and ratings](docs/selfplay.md#results)"}
 REASON = re.compile(r"^- \*\*(\w+ \d+)\*\*: (.*(?:\n  .*)*)", re.MULTILINE)
 
 
@@ -167,7 +169,8 @@ def with_sizes(text):
 
 def with_diffs_and_scores(text):
     """README.md with the diff's size and the first score in each script's row."""
-    scores = {name: f"{env_id}, {steps}: {score}" for name, env_id, steps, score in reversed(SCORE_ROW.findall(text))}
+    found = reversed(SCORE_ROW.findall(text))
+    scores = {name: f"{env_id}, {steps}: {score}" for name, env_id, steps, score in found} | SCORES
     sizes = all_sizes()
     for name, script in scripts().items():
         diff = f"`{script.parent}.py`<br>+{sizes[name]['+']} -{sizes[name]['-']}" if script.parent else ""

@@ -14,6 +14,7 @@ import importlib
 import io
 import os
 import random
+import re
 import shutil
 import signal
 import sys
@@ -82,9 +83,9 @@ def judged(result, folder, own=None):
     if "Traceback (most recent call last)" in said:
         return "clear" if own is not None and own in said else "traceback"
     if status == 0:
-        helped = not any(folder.glob("runs/*"))  # --help and the like
-        return "clear" if helped or any(folder.glob("runs/*/checkpoint_*.pt")) else "lost"
-    return "clear" if "error" in said.lower() or "╭" in said else "lost"
+        helped = not any(folder.rglob("events.*"))  # --help and the like
+        return "clear" if helped or any(folder.rglob("checkpoint_*.pt")) else "lost"
+    return "clear" if "error: " in said or "For full helptext" in said else "lost"
 
 
 def same(one, other):
@@ -279,6 +280,8 @@ def main():
     args = tyro.cli(Args, description=__doc__)
     chance, module = random.Random(args.seed), importlib.import_module(args.script)
     options = f"--save-every 2 --threads 1 {OPTIONS[args.script]}"
+    steps = 512 if "continuous" in args.script else 128
+    options = re.sub(r"--total-timesteps \d+", f"--total-timesteps {steps}", options)
     counts, shown = collections.defaultdict(collections.Counter), set()
 
     def count(what, kind, *example):

@@ -15,11 +15,25 @@ for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
         signal.signal(number, handler)
 
 FORKING = {"test_multigpu.py", "test_cleanba.py", "test_impala.py"}
+LAST = {"test_device.py"}
 
 
 def pytest_collection_modifyitems(items):
-    """The tests that fork ranks come first: later ones leave threads behind, with which a process cannot be forked."""
-    items.sort(key=lambda item: item.path.name not in FORKING)
+    """The tests that fork ranks come first: later ones leave threads behind, with which a process cannot be forked.
+
+    Those that make a second device known to torch come last: a process keeps it."""
+    items.sort(key=lambda item: (item.path.name not in FORKING, item.path.name in LAST))
+
+
+def pytest_addoption(parser):
+    parser.addoption("--device", default="cpu", help="where test_golden.py computes what it compares with ppo2")
+
+
+@pytest.fixture
+def device(request):
+    """The device that --device names; no product is rounded there, as none is in a run."""
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    return torch.device(request.config.getoption("--device"))
 
 
 CUDA_BUILD = """

@@ -24,6 +24,7 @@ EXTRAS = {
     "ppo_procgen.py": ["procgen"],
     "ppo_multidiscrete.py": ["microrts"],
     "ppo_multidiscrete_mask.py": ["microrts"],
+    "ppo_selfplay.py": ["selfplay"],
     "enjoy.py": ["atari", "mujoco", "video"],
 }
 BLOCK = re.compile(r"# /// script\n((?:#(?: .*)?\n)+?)# ///\n")

@@ -103,7 +103,7 @@ class Config(NamedTuple):
         for name, (ours, layout) in self.parameters.items():
             size = int(np.prod(shapes[name]))
             arrays[name] = np.empty(size, np.float32)
-            arrays[name][layout(np.arange(size).reshape(shapes[name]))] = tensors[ours].detach().numpy()
+            arrays[name][layout(np.arange(size).reshape(shapes[name]))] = tensors[ours].detach().cpu().numpy()
             arrays[name] = arrays[name].reshape(shapes[name])
         return arrays
 

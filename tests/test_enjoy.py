@@ -36,14 +36,23 @@ BOX = next(script for script in SCRIPTS if script.box)
 gym.register("EnjoyClock-v0", lambda **kwargs: Clock(images=False), disable_env_checker=True)
 gym.register("EnjoyTarget-v0", lambda **kwargs: Target(images=False), disable_env_checker=True)
 CLOCK = "--env-id EnjoyClock-v0 --total-timesteps 96 --num-envs 2 --num-steps 16"
+UNSEEN = "playing unseen: --render shows the games in a window, --video films them"
 TARGET = "--env-id EnjoyTarget-v0 --total-timesteps 512 --num-envs 2 --num-steps 32 --num-minibatches 4"
 
 
 def play(run, capsys, **options):
-    """Runs `python enjoy.py run options` in this process; ([(return, length), ...], its first and last line)."""
+    """Runs `python enjoy.py run options` in this process; ([(return, length), ...], its first and last line).
+
+    Between the first and the games it must say that nobody sees them, or in the end where their films are."""
     capsys.readouterr()
     enjoy.enjoy(enjoy.Args(run, **options))
     first, *games, last = capsys.readouterr().out.splitlines()
+    if options.get("video"):
+        folder = max((options.get("video_folder") or run).glob("videos-*"))
+        assert last == f"films: {folder}" and len(list(folder.iterdir())) == options["episodes"]
+        last = games.pop()
+    else:
+        assert games.pop(0) == UNSEEN
     found = [re.fullmatch(r"game (\d+): return (\S+), length (\d+)", game).groups() for game in games]
     assert [int(number) for number, *_ in found] == list(range(1, len(found) + 1))
     return [(float(score), int(length)) for _, score, length in found], first, last
@@ -213,7 +222,7 @@ def test_a_run_that_was_resumed_is_rebuilt_by_the_source_that_went_on(tmp_path, 
     lone = tmp_path / "model.pt"
     lone.write_bytes(sorted(run.glob("checkpoint*"))[-1].read_bytes())
     enjoy.enjoy(enjoy.Args(lone, episodes=3))
-    note, _, *lines, _ = capsys.readouterr().out.splitlines()
+    note, _, _, *lines, _ = capsys.readouterr().out.splitlines()
     assert note == f"{tmp_path} has no ppo_000000000096.py: taking {ROOT / 'ppo.py'}"
     assert lines == [f"game {i}: return {score:g}, length {length}" for i, (score, length) in enumerate(games, 1)]
 
@@ -233,7 +242,7 @@ def test_a_checkpoint_without_its_folder(cartpole, tmp_path, capsys):
     lone.write_bytes(sorted(cartpole.glob("checkpoint*"))[-1].read_bytes())
     games, _, _ = play(cartpole, capsys, episodes=3)
     enjoy.enjoy(enjoy.Args(lone, episodes=3))
-    note, _, *lines, _ = capsys.readouterr().out.splitlines()
+    note, _, _, *lines, _ = capsys.readouterr().out.splitlines()
     assert str(ROOT / "ppo.py") in note
     assert lines == [f"game {i}: return {score:g}, length {length}" for i, (score, length) in enumerate(games, 1)]
     state = torch.load(lone) | {"script": "ppo_shared.py"}
@@ -337,12 +346,89 @@ def test_a_window(cartpole, capsys, monkeypatch):
 
 
 def test_nothing_to_show(tmp_path):
-    """Neither vectors nor the planes of a 10 x 10 board are pictures."""
-    board = SimpleNamespace(render_mode=None), np.zeros((1, 27, 10, 10), np.uint8)
+    """Neither vectors nor any planes of a 10 x 10 board are pictures."""
+    planes = SimpleNamespace(render_mode=None), np.zeros((1, 26, 10, 10), np.uint8)
     with pytest.raises(SystemExit, match="draws no pictures"):
-        enjoy.picture(*board)
+        enjoy.picture(*planes)
     run = train(ppo, CLOCK, tmp_path)
     assert "draws no pictures" in refusal(run, video=True) and "draws no pictures" in refusal(run, render=True)
+
+
+def test_a_board_of_microrts():
+    """A square for each cell, 3 x 4 of them: empty ones dark, the others in their owner's colour."""
+    planes = np.zeros((27, 3, 4), np.uint8)
+    planes[[0, 5, 10, 13, 21]] = 1  # no hit points, no resources, nobody's, no unit, doing nothing
+    for (y, x), owner, unit in (((0, 0), 0, 1), ((0, 3), 1, 2), ((2, 1), 2, 4)):  # ore, the agent's base, a worker
+        planes[[10, 13], y, x] = 0
+        planes[[10 + owner, 13 + unit], y, x] = 1
+    image = enjoy.picture(SimpleNamespace(render_mode=None), planes[None])
+    assert image.shape == (120, 160, 3)
+    middles = image[5::40, 5::40].astype(int)  # beside the letters
+    brightest = np.where(np.ptp(middles, axis=-1) > 50, middles.argmax(-1), -1)  # red, green, blue; -1: grey
+    assert brightest.tolist() == [[1, -1, -1, 2], [-1, -1, -1, -1], [-1, 0, -1, -1]]
+    planes[5, 0, 0], planes[8, 0, 0] = 0, 1  # the ore has 3 resources, which its square alone says
+    changed = (enjoy.picture(SimpleNamespace(render_mode=None), planes[None]) != image).any(-1)
+    assert changed[:40, :40].any() and changed.sum() == changed[:40, :40].sum()
+
+
+def test_a_film_of_microrts(tmp_path, capsys):
+    few = "--env-id MicrortsMining-v1 --total-timesteps 32 --num-envs 1 --num-steps 16"
+    run = train(MASK, few, tmp_path)
+    games, *_ = play(run, capsys, episodes=1, video=True)
+    [film] = run.glob("videos*/*.mp4")
+    assert frames(film) == pytest.approx(games[0][1], abs=2)
+    _, image = cv2.VideoCapture(str(film)).read()
+    assert image.shape == (400, 400, 3)  # of 10 x 10 cells, some of them in colour
+    assert np.ptp(image.astype(int), axis=-1).max() > 100
+
+
+def test_a_window_that_nobody_sees(cartpole, capsys, monkeypatch):
+    """Without a screen pygame draws into memory, and says nothing."""
+    pygame = pytest.importorskip("pygame")
+    monkeypatch.setenv("SDL_VIDEODRIVER", "offscreen")
+    monkeypatch.setattr(enjoy.time, "sleep", lambda seconds: None)
+    pygame.display.quit()
+    enjoy.enjoy(enjoy.Args(cartpole, episodes=1, render=True))
+    assert capsys.readouterr().out.count("no screen here for a window") == 1
+    pygame.display.quit()
+
+
+def test_options_of_the_script_that_are_set(tmp_path, capsys, monkeypatch):
+    """As the script takes them, with the type that they have in the run; every other option is the run's."""
+    run = train(ppo, CLOCK, tmp_path)
+    asked, rebuild = [], enjoy.rebuild
+
+    def watched(script, state, folder, **options):
+        asked.append(options)
+        return rebuild(script, state, folder, **options)
+
+    monkeypatch.setattr(enjoy, "rebuild", watched)
+    for words in (["--set", "gamma=1", "target-kl=0.5"], ["--set", "gamma=1", "--set", "target_kl=0.5"]):
+        monkeypatch.setattr(sys, "argv", ["enjoy.py", str(run), "--episodes", "1", *words])
+        enjoy.main()
+        assert asked.pop() == {"seed": 0, "capture_video": False, "gamma": 1, "target_kl": 0.5}
+    saved = checkpoint(run)["args"]
+    settings = enjoy.changed(saved, ["env_id=CartPole-v1", "async_envs=True"])
+    assert settings == {"env_id": "CartPole-v1", "async_envs": True}
+    play(run, capsys, episodes=1, set=(("env_id=CartPole-v1",),))
+    assert asked.pop()["env_id"] == "CartPole-v1"
+    for wrong, named in (("levels=3", "levels=3.*one of seed"), ("num_envs=2", "one of seed"), ("gamma", "name=value"),
+                         ("gamma=high", "gamma is 0.99"), ("num_steps=1.5", "another type"),
+                         ("num_steps=true", "another type"), ("async_envs=1", "another type")):  # fmt: skip
+        assert re.search(named, refusal(run, set=((wrong,),)))
+
+
+@with_qt
+def test_levels_of_procgen(tmp_path, capsys):
+    """Of one level every game begins with the same picture, and of another with another."""
+    few = "--env-id coinrun --total-timesteps 32 --num-envs 2 --num-steps 8 --num-minibatches 2 --num-levels 1"
+    run = train(PROCGEN, few, tmp_path)
+    (state, _), first = enjoy.load(run), []
+    for settings in ([], ["start_level=7"], ["start_level=7"]):
+        options = enjoy.changed(state["args"], settings)
+        envs, _ = enjoy.rebuild(PROCGEN.module, state, tmp_path, **options)
+        first.append(envs.reset(seed=3)[0])
+    assert (first[1] == first[2]).all() and (first[0] != first[1]).any()
 
 
 @pytest.mark.filterwarnings("ignore:.*zero frames")

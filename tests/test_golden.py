@@ -26,7 +26,10 @@ STATS = {
 
 
 def close(ours, theirs, tolerance):
-    np.testing.assert_allclose(np.asarray(ours), theirs, rtol=0, atol=tolerance)
+    """That a tensor, a list of tensors or an array is what ppo2 has."""
+    if isinstance(ours, list | torch.Tensor):
+        ours = torch.stack(ours).cpu() if isinstance(ours, list) else ours.cpu()
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=tolerance)
 
 
 # one batch, at weights where many ratios and values are clipped
@@ -59,17 +62,21 @@ def forward(p, batch):
 
 
 @pytest.fixture
-def problem(recorded):
-    """All that a gradient step takes, at the recorded weights, and the recorded data."""
+def problem(recorded, device):
+    """All that a gradient step takes, at the recorded weights, on the device, and the recorded data."""
     config, data = recorded
     agent = config.agent()
     config.load(agent, theta0(data))
+    agent.to(device)
     args = config.script.Args(**{name: float(data[name]) for name in ("ent_coef", "vf_coef", "max_grad_norm")})
     batch = recorded_batch(config, data)
     if config.memory:  # ppo2 has environment by environment, we step by step
         batch = {name: by_steps(column, int(data["nenv"])) for name, column in batch.items()}
         cell, hidden = (torch.from_numpy(part)[None] for part in np.split(data["states"], 2, axis=1))
-        batch |= {"dones": torch.from_numpy(data["dones_TN"]).flatten(), "state": (hidden, cell)}
+        batch["dones"] = torch.from_numpy(data["dones_TN"]).flatten()
+    batch = {name: column.to(device) for name, column in batch.items()}
+    if config.memory:
+        batch["state"] = (hidden.to(device), cell.to(device))
     optimizer = torch.optim.Adam(agent.parameters(), float(data["lr"]), fused=True)  # as in train()
     step = (agent, optimizer, batch, float(data["cliprange"]), args)
     return SimpleNamespace(config=config, data=data, agent=agent, optimizer=optimizer, batch=batch, step=step)
@@ -139,7 +146,7 @@ def test_three_steps(problem):
 # four whole updates on CartPole
 
 
-def test_trace_of_four_updates():
+def test_trace_of_four_updates(device):
     """From what the environments gave, everything else is computed anew: values, advantages, losses, 64 steps."""
     data, config = load("i_trace_cartpole_copy"), CONFIGS["mlp_copy_discrete"]
     N, M = int(data["nenv"]), int(data["nsteps"])
@@ -147,6 +154,7 @@ def test_trace_of_four_updates():
         observation_space=gym.spaces.Box(-np.inf, np.inf, (4,)), action_space=gym.spaces.Discrete(2)
     ).agent()
     config.load(agent, {name: data[f"theta_init/{name}"] for name in data["param_names"]})
+    agent.to(device)
     form = {name: data[f"theta_init/{name}"].shape for name in data["param_names"]}
     names = {"ent_coef": "ent_coef", "vf_coef": "vf_coef", "gamma": "gamma", "gae_lambda": "lam"}
     args = ppo.Args(**{ours: float(data[theirs]) for ours, theirs in names.items()})
@@ -155,16 +163,16 @@ def test_trace_of_four_updates():
     step, compared = 0, []
     for update, orders in enumerate(data["shuffled_inds"]):
         now = slice(update * M, (update + 1) * M)
-        obs, actions = torch.from_numpy(data["raw_obs"][now]), torch.from_numpy(data["env_actions"][now])
+        obs, actions = (torch.from_numpy(data[name][now]).to(device) for name in ("raw_obs", "env_actions"))
         with torch.no_grad():
             policy, values = agent(obs)
             logprobs = policy.log_prob(actions)
-            next_value = agent(torch.from_numpy(data["raw_obs"][now.stop]))[1].numpy()
+            next_value = agent(torch.from_numpy(data["raw_obs"][now.stop]).to(device))[1].cpu().numpy()
         rewards = data["raw_rewards"][now].astype(np.float32)
         advantages = ppo.gae(
-            rewards, values.numpy(), opens[now], next_value, opens[now.stop], args.gamma, args.gae_lambda
+            rewards, values.cpu().numpy(), opens[now], next_value, opens[now.stop], args.gamma, args.gae_lambda
         )
-        returns = torch.from_numpy(advantages) + values
+        returns = torch.from_numpy(advantages).to(device) + values
         rollout = {"obs": obs, "actions": actions, "logprobs": logprobs, "values": values, "returns": returns}
         for name, ours in rollout.items():
             theirs = data["roll_neglogpacs" if name == "logprobs" else f"roll_{name}"][update]

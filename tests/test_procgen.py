@@ -309,10 +309,10 @@ def test_rows_do_not_meet_in_the_network():
 @pytest.mark.parametrize(
     "options, named",
     [
-        ("--env-id starpilt", "StarpilotEasy"),
-        ("--env-id maze --distribution-mode extreme", "but MazeEasy, MazeHard, MazeMemory, MazeExploration$"),
-        ("--env-id CartPole-v1", "CartPole-v1"),
-        ("--capture-video", "--capture-video"),
+        ("--env-id starpilt", "no game starpilt, but starpilot$"),
+        ("--env-id LeaperEasy", "no game LeaperEasy, but leaper$"),
+        ("--env-id maze --distribution-mode extreme", "extreme, but easy, hard, memory, exploration$"),
+        ("--env-id CartPole-v1", "CartPole-v1, but bigfish, bossfight, .*, starpilot$"),
     ],
 )
 def test_what_there_is_not(options, named, games, tmp_path):

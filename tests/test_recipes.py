@@ -1,6 +1,7 @@
 """Each recipe applies to its script without fuzz, and trains; where it has state of its own, it resumes with it."""
 
 import importlib
+import math
 import re
 import shutil
 import subprocess
@@ -11,7 +12,9 @@ from types import SimpleNamespace
 import gymnasium as gym
 import pytest
 import torch
-from toy_envs import ROOT, Clock, checkpoint, needs_procgen, scalars, train
+from toy_envs import ROOT, Clock, checkpoint, needs_procgen, patched, scalars, train
+
+import enjoy
 
 tool = importlib.import_module("recipes.__main__")
 RECIPES = tool.recipes()
@@ -73,8 +76,8 @@ def test_patch_makes_the_same_script(recipe, tmp_path):
 def test_a_recipe_for_each_detail():
     """At least one *without* for every detail that has a mark in a script."""
     marks = {mark for path in ROOT.glob("ppo*.py") for mark in re.findall(r"\[(\w+ \d+)\]", path.read_text())}
-    # aux 1 to 3 are off by default, and Cleanba's are a system of their own
-    marks = {mark for mark in marks - {"aux 1", "aux 2", "aux 3"} if not mark.startswith("cleanba")}
+    # aux 1 to 3 are off by default, Cleanba's are a system of their own, and a game of two needs both players
+    marks -= {"aux 1", "aux 2", "aux 3", "selfplay 1"} | {mark for mark in marks if mark.startswith("cleanba")}
     absent = {mark.replace(" ", "-") for mark in marks}
     names = {re.match(r"\w+-\d+", recipe.file.stem)[0] for recipe in RECIPES if recipe.name.startswith("without")}
     assert names == absent
@@ -255,10 +258,34 @@ def test_density_of_squashed_actions(recipe, made):
     torch.testing.assert_close(ours, theirs.log_prob(actions.tanh()).sum(-1), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("recipe", [by_name["with/evaluation"]], ids=lambda recipe: recipe.name)
+EVALUATIONS = [by_name["with/evaluation"], by_name["with/evaluation-normalized"]]
+
+
+@pytest.mark.parametrize("recipe", EVALUATIONS, ids=lambda recipe: recipe.name)
 def test_an_evaluation_changes_nothing(recipe, made, tmp_path):
-    """A run with evaluations ends with the weights and statistics of one without, and has them in its log."""
-    options = f"{TINY['ppo_continuous_action.py']} --no-cuda --eval-episodes 1 --eval-every"
-    runs = [train(made, f"{options} {every}", tmp_path / str(every)) for every in (1, 100)]
-    assert same(*(checkpoint(run)["parts"] for run in runs))
-    assert [len(scalars(run).get("charts/evaluation_return", [])) for run in runs] == [2, 0]
+    """A run with evaluations ends with the weights and statistics of one without, and has them in its log.
+
+    best.pt is the checkpoint of the best of them, after a resume too, and enjoy.py plays it."""
+    options = f"{TINY[recipe.script.name]} --no-cuda --eval-episodes 1"
+    runs = [train(made, f"{options} --eval-every {every}", tmp_path / str(every)) for every in (1, 100)]
+    ends = [checkpoint(run)["parts"] for run in runs]
+    best = ends[0].pop("best")["mean"], ends[1].pop("best")["mean"]
+    assert same(*ends)
+    [(_, first), (_, second)] = scalars(runs[0])["charts/eval_return"]
+    assert best == (pytest.approx(max(first, second)), -math.inf) and "charts/eval_return" not in scalars(runs[1])
+    kept = torch.load(runs[0] / "best.pt", weights_only=True)
+    assert kept["update"] == (1 if first >= second else 2) and not (runs[1] / "best.pt").exists()
+    assert enjoy.enjoy(enjoy.Args(runs[0] / "best.pt", episodes=1))
+    with patched((made.module, "evaluate", lambda *_: best[0] - 1)):
+        total = 2 * checkpoint(runs[0])["args"]["total_timesteps"]
+        train(made, f"{options} --eval-every 1 --resume {runs[0]} --total-timesteps {total}", tmp_path / "1")
+    assert len(scalars(runs[0])["charts/eval_return"]) == 4 and checkpoint(runs[0])["parts"]["best"]["mean"] == best[0]
+    assert same(torch.load(runs[0] / "best.pt", weights_only=True)["parts"], kept["parts"])
+
+
+@pytest.mark.skipif(shutil.which("patch") is None, reason="there is no patch")
+@pytest.mark.parametrize("script", ["ppo_shared", "ppo_atari", "ppo_atari_envpool", "ppo_multidiscrete"])
+def test_an_evaluation_fits_other_scripts(script, tmp_path, monkeypatch):
+    command = ["patch", "-o", tmp_path / "fitted.py", ROOT / f"{script}.py", by_name["with/evaluation"].file]
+    subprocess.run(command, check=True, capture_output=True)
+    assert (tmp_path / "fitted.py").read_text().count("evaluate(agent, args, device)") == 2

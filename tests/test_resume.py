@@ -203,6 +203,13 @@ def test_a_checkpoint_that_is_named_begins_a_new_run(tmp_path):
     assert same_weights(checkpoint(new), checkpoint(run))
 
 
+def test_a_copy_that_begins_from_a_file_has_its_own_name(tmp_path):
+    run = on_clock(ppo, f"{CLOCK} --exp-name first", tmp_path)
+    [_, newest] = sorted(run.glob("checkpoint_*.pt"))
+    new = on_clock(ppo, f"--resume {newest} --total-timesteps 448", tmp_path)
+    assert new.name.split("__")[1] == "ppo" and on_clock(ppo, f"--resume {run} --total-timesteps 448", tmp_path) == run
+
+
 def test_a_damaged_checkpoint_is_passed_over(tmp_path, capsys):
     """And said; the run goes on from the one before, and the log has each step once."""
     whole = on_clock(ppo, CLOCK, tmp_path / "whole")
@@ -340,6 +347,19 @@ def test_a_part_of_a_copy_is_resumed(tmp_path):
     part.value = 3.0
     with_part(part, f"--resume {run} --total-timesteps 512", tmp_path)
     assert part.value == 0.25 and checkpoint(run)["parts"]["coefficient"] == {"value": 0.25}
+
+
+def test_a_part_that_cannot_be_loaded_any_more(tmp_path):
+    """A number of numpy's got into it in the second checkpoint: one line, and the first checkpoint stays."""
+
+    class Spoilt(Coefficient):
+        def state_dict(self):
+            self.value += 1
+            return {"value": self.value if self.value < 4 else np.float64(self.value)}
+
+    with pytest.raises(SystemExit, match="^error: a part holds what cannot be loaded again: UnpicklingError"):
+        with_part(Spoilt(1.0), CLOCK, tmp_path)
+    assert checkpoint(newest_run(tmp_path))["update"] == 2
 
 
 def test_a_checkpoint_that_does_not_fit(tmp_path, capsys):

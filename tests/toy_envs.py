@@ -107,8 +107,8 @@ CONTINUOUS = Script(
 )  # fmt: skip
 PROCGEN = ATARI._replace(
     name="ppo_procgen", parent="ppo_shared", marks={"procgen 1", "continuous 8", "continuous 9"},
-    unfit={"CartPole-v1": "Procgen has no CartPole-v1"},
-    near_miss=("starpilt", "StarpilotEasy"),
+    unfit={"CartPole-v1": "Procgen has no game CartPole-v1"},
+    near_miss=("starpilt", "starpilot"),
     packages=("envpool",),
     quick="--total-timesteps 1536 --num-envs 8 --num-steps 64 --update-epochs 1",
     images=(4, 64, 64),
@@ -121,7 +121,20 @@ PROCGEN = ATARI._replace(
 MULTIDISCRETE = Script("ppo_multidiscrete", "ppo_shared", {"multidiscrete 1"}, **SEVERAL)
 MASK = MULTIDISCRETE._replace(name="ppo_multidiscrete_mask", parent="ppo_multidiscrete", marks={"aux 4"})
 MULTIGPU = ENVPOOL._replace(name="ppo_atari_multigpu", parent="ppo_atari_envpool", marks={"aux 2"})
-SCRIPTS = [PPO, SHARED, ATARI, LSTM, ENVPOOL, MULTIGPU, CONTINUOUS, PROCGEN, MULTIDISCRETE, MASK]
+SELFPLAY = Script(
+    "ppo_selfplay", "ppo", {"selfplay 1"},
+    unfit={"CartPole-v1": "ppo.py", "Pendulum-v1": "no game of two"},
+    near_miss=("SlimeVoley-v0", "SlimeVolley"),
+    packages=(),
+    quick="--env-id toy_envs:Signs-v0 --num-envs 4 --total-timesteps 4096",
+    tiny="--env-id toy_envs:Signs-v0 --total-timesteps 512 --num-envs 2 --num-steps 32",
+    images=None,
+    defaults={
+        "total_timesteps": 3_000_000, "num_envs": 64, "num_minibatches": 16, "learning_rate": 1e-3, "anneal_lr": False,
+        "ent_coef": 0.0, "env_id": "SlimeVolley-v0", "eval_every": 30, "one_seat": False,
+    },
+)  # fmt: skip
+SCRIPTS = [PPO, SHARED, ATARI, LSTM, ENVPOOL, MULTIGPU, CONTINUOUS, PROCGEN, MULTIDISCRETE, MASK, SELFPLAY]
 CLEANBA = MULTIGPU._replace(name="ppo_atari_cleanba", parent="ppo_atari_multigpu", marks=details("cleanba", 9))
 IMPALA = CLEANBA._replace(name="impala_atari_cleanba", parent="ppo_atari_cleanba", marks=details("impala", 6))
 TEXTS = [*SCRIPTS, CLEANBA, IMPALA]  # the last two have tests of their own of how they run
@@ -280,7 +293,35 @@ class Choices(Toy):
         return np.zeros((32, 32, 3), np.uint8)
 
 
+class Signs(gym.Env):
+    """Each seat is shown one of 4 signs of its own; 1 for the action of its number, less the other's. 16 steps long."""
+
+    observation_space = gym.spaces.Box(0, 1, (2, 4), np.float32)
+    action_space = gym.spaces.MultiDiscrete([4, 4])
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 30}
+
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+
+    def signs(self):
+        self.answers = self.np_random.integers(4, size=2)
+        return np.float32(np.eye(4)[self.answers])
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.signs(), {}
+
+    def step(self, actions):
+        right, self.steps = (actions == self.answers).astype(float), self.steps + 1
+        return self.signs(), right[0] - right[1], self.steps == 16, False, {}
+
+    def render(self):
+        return np.zeros((32, 32, 3), np.uint8)
+
+
 gym.register("Choices-v0", Choices)
+gym.register("Signs-v0", Signs, disable_env_checker=True)
 
 
 class AsTheyAre(gym.vector.VectorWrapper):
@@ -315,9 +356,9 @@ def put_in_place_of_games(script, toy, patch=setattr):
         envs = gym.vector.SyncVectorEnv(makers, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)
         return script.module.Normalize(envs, 1.0) if hasattr(script.module, "Normalize") else envs
 
-    if hasattr(script.module, "make_env"):
+    if hasattr(script.module, "make_env") and not hasattr(script.module, "Seats"):
         patch(script.module, "make_env", make_env)
-    else:  # its own environments are in C++
+    else:  # its own environments are in C++, or each is of two players
         patch(script.module, "make_envs", make_envs)
     return made
 

@@ -1,0 +1,88 @@
+"""How strong the older selves of a self-play run are: each plays each and a random player; ratings like those of Elo.
+
+    python benchmark/elo.py runs/SlimeVolley-v0__ppo_selfplay__1__20261122-074204
+
+Prints a table in Markdown. A player's rating is that of a logistic model, 0 for the random player: 400 more are ten
+wins to one loss. A run keeps an older self at every --eval-every.
+"""
+
+import dataclasses
+import itertools
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+import tyro
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import enjoy  # noqa: E402
+
+
+@dataclasses.dataclass(frozen=True)
+class Args:
+    run: tyro.conf.Positional[Path]  # folder of a run of ppo_selfplay.py, or of an edited copy
+    games: int = 64  # whole games of each pair, half of them in either seat
+    players: int = 8  # older selves that play, evenly chosen; the last is among them
+    seed: int = 1  # of the games and the samples
+
+
+def ratings(wins):
+    """Ratings [P], the first of them 0, from wins [P, P]: how often i beat j, half a win for a draw.
+
+    The most likely ones under P(i beats j) = 1 / (1 + 10 ** ((rating j - rating i) / 400)), by Zermelo's iteration.
+    A draw more for each pair keeps them finite where one never lost."""
+    wins = wins + 0.5 * (1 - np.eye(len(wins)))
+    strength = np.ones(len(wins))
+    for _ in range(10_000):
+        strength = wins.sum(1) / ((wins + wins.T) / (strength[:, None] + strength)).sum(1)
+        strength /= strength[0]
+    return 400 * np.log10(strength)
+
+
+def tournament(script, agents, args, games, seed):
+    """Wins [P, P] of the agents, of which None plays at random, in `games` games of each pair."""
+    wins = np.zeros((len(agents), len(agents)))
+    pairs = [(i, j) for i, j in itertools.combinations(range(len(agents)), 2)]
+    for number, (i, j) in enumerate(pairs):
+        if sys.stderr.isatty():
+            print(f"\rpair {number + 1} of {len(pairs)}", end="", file=sys.stderr, flush=True)
+        for one, other in [(j, i), (i, j)]:
+            if agents[one] is None:  # a random player has seat 1
+                one, other = other, one
+            torch.manual_seed(seed := seed + 1)
+            match = dataclasses.replace(args, seed=seed)
+            rate = script.win_rate(agents[one], agents[other], match, torch.device("cpu"), games // 2)
+            wins[one, other] += rate * games / 2
+            wins[other, one] += (1 - rate) * games / 2
+    return wins
+
+
+def main():
+    args = tyro.cli(Args, description=__doc__)
+    files = sorted(args.run.glob("older_checkpoint_*.pt"))
+    if not files or args.games < 2 or args.games % 2 or args.players < 1:
+        sys.exit(f"error: {args.run} must have an older_checkpoint_*.pt, --games be even, --players at least 1")
+    torch.set_num_threads(1)
+    chosen = sorted({round(i) for i in np.linspace(len(files) - 1, 0, args.players)})
+    loaded = [enjoy.load(files[i]) for i in chosen]
+    script = enjoy.import_script(loaded[-1][0]["script"], args.run)
+    agents = [None]
+    for state, _ in loaded:
+        envs, agent = enjoy.rebuild(script, state, None, capture_video=False)
+        envs.close()
+        agents.append(agent)
+    wins = tournament(script, agents, script.Args(**loaded[-1][0]["args"]), args.games, args.seed)
+    rates = wins / args.games
+    print(f"Whole games of each pair: {args.games}. A draw is half a win.\n")
+    print("| steps | rating | wins against random | against the one before | against the last |\n|---|---|---|---|---|")
+    for player, rating in enumerate(ratings(wins)):
+        steps = f"{loaded[player - 1][0]['global_step']:,}" if player else "random"
+        cells = [0, player - 1, len(agents) - 1]
+        shown = [f"{rates[player, other]:.1%}" if other >= 0 and other != player else "" for other in cells]
+        print(f"| {steps} | {rating:.0f} | {' | '.join(shown)} |")
+
+
+if __name__ == "__main__":
+    main()

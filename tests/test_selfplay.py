@@ -1,0 +1,507 @@
+"""Self-play: the seats of a game as environments, matches, and the game that ppo_selfplay.py plays by default."""
+
+import importlib.util
+import re
+import sys
+from types import SimpleNamespace
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from toy_envs import SELFPLAY, Signs, checkpoint, patched, same_weights, scalars, train
+
+import enjoy
+import ppo_selfplay as script
+from benchmark import elo
+
+with_slimevolley = pytest.mark.skipif(
+    importlib.util.find_spec("slimevolleygym") is None, reason="needs slimevolleygym: pip install .[selfplay]"
+)
+ENDS = [(3, "truncated"), (5, "terminated"), (2, "both"), (4, "truncated"), (7, "terminated")]
+
+
+class Duel(gym.Env):
+    """Each seat is shown (game, episode, step, a secret of its own); who is paid is chance. `log` has what happened."""
+
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (2, 4), np.float32)
+    action_space = gym.spaces.MultiDiscrete([5, 5])
+    made = []
+
+    def __init__(self, render_mode=None):
+        self.index, self.episode, self.log = len(self.made), -1, []
+        self.made.append(self)
+        self.chance = np.random.default_rng(self.index)
+
+    def observe(self):
+        self.secrets = self.chance.integers(1, 1000, 2)
+        return np.float32([(self.index, self.episode, self.steps, secret) for secret in self.secrets])
+
+    def reset(self, seed=None, options=None):
+        self.episode, self.steps = self.episode + 1, 0
+        self.obs = self.observe()
+        return self.obs, {}
+
+    def step(self, actions):
+        before, self.steps = self.obs, self.steps + 1
+        length, kind = ENDS[(self.index + self.episode) % len(ENDS)]
+        over = self.steps == length
+        terminated, truncated = over and kind != "truncated", over and kind != "terminated"
+        self.obs, reward = self.observe(), float(np.float32(self.chance.normal()))
+        self.log.append(SimpleNamespace(obs=before, actions=actions.tolist(), reward=reward, terminated=terminated,
+                                        truncated=truncated, next_obs=self.obs))  # fmt: skip
+        return self.obs, reward, terminated, truncated, {}
+
+
+class Higher(gym.Env):
+    """The higher action wins a step. Game 0 is over after 1 step, game 1 after 6, ...; `first` -1: game 0's first
+    episode goes the other way."""
+
+    observation_space = gym.spaces.Box(0, 1, (2, 1), np.float32)
+    action_space = gym.spaces.MultiDiscrete([3, 3])
+    made = []
+
+    def __init__(self, render_mode=None, first=1):
+        self.index, self.first, self.episode = len(self.made), first, 0
+        self.made.append(self)
+
+    def reset(self, seed=None, options=None):
+        self.steps, self.episode = 0, self.episode + 1
+        return np.zeros((2, 1), np.float32), {}
+
+    def step(self, actions):
+        self.steps += 1
+        sign = self.first if self.index == 0 and self.episode == 1 else 1
+        reward = sign * float(np.sign(actions[0] - actions[1]))
+        return np.zeros((2, 1), np.float32), reward, self.steps == 5 * self.index + 1, False, {}
+
+
+gym.register("Duel-v0", Duel, disable_env_checker=True)
+gym.register("Higher-v0", Higher, disable_env_checker=True)
+SIGNS = "--env-id Signs-v0 --num-envs 8 --num-steps 32 --num-minibatches 4 --total-timesteps"
+
+
+@pytest.fixture
+def duels():
+    """The games of Duel that the test makes, in order."""
+    Duel.made.clear()
+    return Duel.made
+
+
+def test_each_seat_is_an_environment(duels):
+    """It acts for itself, sees nothing of the other seat's, gets the reward with its own sign, ends with the game."""
+    args, random = script.Args(env_id="Duel-v0", num_envs=6), np.random.default_rng(1)
+    envs = script.make_envs(args, None)
+    assert envs.single_observation_space.shape == (4,) and envs.single_action_space == gym.spaces.Discrete(5)
+    obs, _ = envs.reset(seed=1)
+    assert len(duels) == 3 and obs.shape == (6, 4) and obs.dtype == np.float32
+    ends = 0
+    for t in range(100):
+        shown = obs
+        actions = random.integers(5, size=6)
+        obs, rewards, terminated, truncated, infos = envs.step(actions)
+        for row in range(6):
+            game, seat = divmod(row, 2)
+            step = duels[game].log[t]
+            np.testing.assert_array_equal(shown[row], step.obs[seat])
+            assert shown[row, 3] != step.obs[1 - seat, 3] or step.obs[0, 3] == step.obs[1, 3]
+            assert step.actions[seat] == actions[row]
+            assert rewards[row] == (step.reward if seat == 0 else -step.reward)
+            assert (terminated[row], truncated[row]) == (step.terminated, step.truncated)
+            if step.terminated or step.truncated:
+                ends += 1
+                np.testing.assert_array_equal(infos["final_obs"][row], step.next_obs[seat])
+            assert obs[row, 2] == (0 if step.terminated or step.truncated else shown[row, 2] + 1)
+    assert ends > 100
+    envs.close()
+
+
+def test_async_games_are_the_same():
+    args = script.Args(env_id="Signs-v0", num_envs=4)
+    seen = []
+    for async_envs in (False, True):
+        envs = script.make_envs(script.dataclasses.replace(args, async_envs=async_envs), None)
+        steps = [envs.reset(seed=3)[0], *(envs.step(np.arange(4))[:4] for _ in range(40))]
+        seen.append(np.concatenate([np.ravel(part) for step in steps for part in step]))
+        envs.close()
+    np.testing.assert_array_equal(*seen)
+
+
+class Secretive(nn.Module):
+    """In place of the agent: the value of an observation of Duel is told by all that it shows."""
+
+    def __init__(self, envs):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(5))
+
+    def forward(self, obs):
+        return script.Categorical(self.weight.expand(len(obs), 5)), self.worth(obs)
+
+    @staticmethod
+    def worth(obs):
+        return (obs * torch.tensor([0.1, 0.01, 0.2, 0.001])).sum(-1)
+
+
+@pytest.mark.parametrize("bootstrap", [False, True])
+def test_advantages_run_along_one_seat_of_one_game(bootstrap, duels, tmp_path):
+    """From the definition, out of what the games themselves say that they showed and paid, in four rollouts."""
+    rollouts, gae, gamma, gae_lambda, M = [], script.gae, 0.9, 0.8, 16
+
+    def keep(*args):
+        rollouts.append(gae(*args))
+        return rollouts[-1]
+
+    def no_step(*_):
+        return {"policy_loss": torch.zeros(()), "value_loss": torch.zeros(())}
+
+    options = f"--env-id Duel-v0 --num-envs 6 --num-steps {M} --total-timesteps {4 * M * 6} --eval-every 0 "
+    options += f"--gamma {gamma} --gae-lambda {gae_lambda} --num-minibatches 4"
+    with patched((script, "Agent", Secretive), (script, "gae", keep), (script, "gradient_step", no_step)):
+        train(SELFPLAY, options + " --bootstrap-truncated" * bootstrap, tmp_path)
+    assert len(rollouts) == 4 and len(duels) == 3
+
+    def worth(obs):
+        return Secretive.worth(torch.from_numpy(obs)).item()
+
+    for row in range(6):
+        game, seat = divmod(row, 2)
+        for update, found in enumerate(rollouts):
+            steps = duels[game].log[M * update : M * (update + 1)]
+            for t in range(M):
+                expected, factor = 0.0, 1.0
+                for step in steps[t:]:
+                    reward, over = (step.reward, -step.reward)[seat], step.terminated or step.truncated
+                    goes_on = not over or (bootstrap and not step.terminated)
+                    delta = reward + gamma * goes_on * worth(step.next_obs[seat]) - worth(step.obs[seat])
+                    expected, factor = expected + factor * delta, factor * gamma * gae_lambda
+                    if over:
+                        break
+                assert found[t, row] == pytest.approx(expected, abs=1e-4)
+
+
+class Apart(nn.Module):
+    """In place of the agent: the first one made takes actions 0 to 3 only, the second one, the opponent, action 4."""
+
+    made = 0
+
+    def __init__(self, envs):
+        super().__init__()
+        Apart.made += 1
+        often = [[0, 0, 0, 0, -1e8], [-1e8, -1e8, -1e8, -1e8, 0]][Apart.made - 1]
+        self.logits = nn.Parameter(torch.tensor(often, dtype=torch.float32))
+
+    def forward(self, obs):
+        return script.Categorical(self.logits.expand(len(obs), 5)), self.logits.sum() * torch.zeros(len(obs))
+
+
+@pytest.mark.parametrize("one_seat", [False, True])
+def test_from_one_seat_or_both(one_seat, duels, tmp_path):
+    """With --one-seat the older self plays seat 1, and an epoch has each row of seat 0 once and no others."""
+    Apart.made, epochs, M, N = 0, [], 16, 6
+    options = f"--env-id Duel-v0 --num-envs {N} --num-steps {M} --total-timesteps {2 * M * N} --num-minibatches 4 "
+
+    def look(agent, optimizer, minibatch, *_):
+        epochs.append({name: column.clone() for name, column in minibatch.items()})
+        return {"policy_loss": torch.zeros(()), "value_loss": torch.zeros(())}
+
+    with patched((script, "Agent", Apart), (script, "gradient_step", look)):
+        train(SELFPLAY, f"{options} --update-epochs 1 --eval-every 9" + " --one-seat" * one_seat, tmp_path)
+    assert len(epochs) == 8 and len(duels) == 3
+    for update in range(2):
+        minibatches = epochs[4 * update : 4 * update + 4]
+        learned = [row for each in minibatches for row in torch.column_stack([each["obs"], each["actions"]]).tolist()]
+        steps = [step for duel in duels for step in duel.log[M * update : M * (update + 1)]]
+        seats = [0] if one_seat else [0, 1]
+        assert sorted(learned) == sorted([*step.obs[seat], step.actions[seat]] for step in steps for seat in seats)
+        assert {step.actions[0] for step in steps} == {0, 1, 2, 3}
+        assert {step.actions[1] for step in steps} == ({4} if one_seat else {0, 1, 2, 3})
+
+
+def test_one_seat_learns_too(tmp_path):
+    """From nothing to winning all, and all against itself of half the time ago."""
+    run = train(SELFPLAY, f"{SIGNS} 16384 --eval-every 32 --learning-rate 1e-2 --one-seat", tmp_path)
+    assert [scalars(run)[f"charts/win_rate_{name}"][-1][1] for name in ("random", "past")] > [0.99, 0.4]
+
+
+def test_it_learns_from_both_seats(tmp_path):
+    """Nine tenths of the games won from random play, or more; and better than the agent of the first match."""
+    run = train(SELFPLAY, f"{SIGNS} 16384 --eval-every 32 --learning-rate 1e-2", tmp_path)
+    rates = {name: scalars(run)[f"charts/win_rate_{name}"] for name in ("random", "past")}
+    assert [step for step, _ in rates["random"]] == [8192, 16384]
+    assert rates["random"][-1][1] == 1 and rates["past"][0][1] == 1
+    script_agent = script.Agent(script.make_envs(script.Args(env_id="Signs-v0", num_envs=2), None))
+    script_agent.load_state_dict(checkpoint(run)["parts"]["agent"])
+    policy, _ = script_agent(torch.eye(4))
+    assert (policy.logits.argmax(-1) == torch.arange(4)).all()
+
+
+class Always(nn.Module):
+    """An agent that takes one action, whatever it sees."""
+
+    def __init__(self, action):
+        super().__init__()
+        self.logits = nn.Parameter(torch.where(torch.arange(3) == action, 0.0, -1e8))
+
+    def forward(self, obs):
+        return script.Categorical(self.logits.expand(len(obs), 3)), torch.zeros(len(obs))
+
+
+@pytest.mark.parametrize(("mine", "other", "rate"), [(2, 0, 1.0), (0, 1, 0.0), (1, 1, 0.5)])
+def test_win_rate(mine, other, rate):
+    Higher.made.clear()
+    args = script.Args(env_id="Higher-v0")
+    assert script.win_rate(Always(mine), Always(other), args, torch.device("cpu"), games=4) == rate
+
+
+def test_one_game_of_each_counts():
+    """Of four games the agent loses the shortest, and wins it fifteen times before the longest ends."""
+    Higher.made.clear()
+    gym.register("HigherLost-v0", lambda render_mode=None: Higher(first=-1), disable_env_checker=True)
+    args = script.Args(env_id="HigherLost-v0")
+    assert script.win_rate(Always(2), Always(0), args, torch.device("cpu"), games=4) == 0.75
+
+
+def test_random_play_is_uniform():
+    """Against action 1 of 3 it wins as often as it loses; and a match takes nothing from the training's chance."""
+    args, games = script.Args(env_id="HigherOnce-v0"), 3000
+    gym.register("HigherOnce-v0", Once, disable_env_checker=True)
+    state = torch.get_rng_state()
+    assert script.win_rate(Always(1), None, args, torch.device("cpu"), games) == pytest.approx(0.5, abs=0.03)
+    assert script.win_rate(Always(2), None, args, torch.device("cpu"), games) == pytest.approx(5 / 6, abs=0.03)
+    assert torch.equal(state, torch.get_rng_state())
+
+
+class Once(Higher):
+    """One step only."""
+
+    def step(self, actions):
+        obs, reward, *_ = super().step(actions)
+        return obs, float(np.sign(actions[0] - actions[1])), True, False, {}
+
+
+def test_matches_leave_the_training_as_it_is(tmp_path):
+    """The weights are those of a run without any."""
+    with_matches = train(SELFPLAY, f"{SIGNS} 1024 --eval-every 1", tmp_path / "with")
+    without = train(SELFPLAY, f"{SIGNS} 1024 --eval-every 0", tmp_path / "without")
+    assert same_weights(checkpoint(with_matches), checkpoint(without))
+    assert len(scalars(with_matches)["charts/win_rate_past"]) == 4
+    assert "charts/win_rate_past" not in scalars(without)
+
+
+def test_the_agent_of_the_last_match_is_in_the_checkpoint(tmp_path):
+    """It is the agent as it was then; and a resumed run has it."""
+    run = train(SELFPLAY, f"{SIGNS} 1024 --eval-every 2 --save-every 1", tmp_path)
+    last, before = (checkpoint(run, which)["parts"] for which in (-1, -2))
+    assert all(torch.equal(last["past"][name], last["agent"][name]) for name in last["agent"])  # just played
+    weight = "policy_trunk.0.weight"
+    assert not torch.equal(before["past"][weight], before["agent"][weight])
+    file = sorted(run.glob("checkpoint_*.pt"))[0]
+    kept, start = {}, script.Run.start
+
+    def look(self, device, **parts):
+        start(self, device, **parts)
+        kept.update({name: value.clone() for name, value in parts["past"].state_dict().items()})
+
+    with patched((script.Run, "start", look)):
+        train(SELFPLAY, f"--resume {file}", tmp_path)
+    assert all(torch.equal(kept[name], before["past"][name]) for name in kept)
+
+
+def test_older_selves_stay(tmp_path):
+    """One of every match, a whole checkpoint with the agent as it was: it can be resumed, and stays as it is."""
+    run = train(SELFPLAY, f"{SIGNS} 1536 --eval-every 1 --save-every 2", tmp_path)
+    older = sorted(run.glob("older_checkpoint_*.pt"))
+    assert [int(file.stem[17:]) for file in older] == [256, 512, 768, 1024, 1280, 1536]
+    assert [int(file.stem[11:]) for file in sorted(run.glob("checkpoint_*.pt"))] == [1024, 1536]
+    before, *_, last = (torch.load(file, weights_only=True) for file in older)
+    assert same_weights(last, checkpoint(run)) and not same_weights(before, last)
+    assert before["global_step"] == 256 and before["log"] and last["update"] == 6
+    content = {file: file.read_bytes() for file in older}
+    resumed = train(SELFPLAY, f"--resume {older[0]}", tmp_path)
+    assert resumed != run and checkpoint(resumed)["global_step"] == 1536
+    assert {file: file.read_bytes() for file in older} == content
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ("--env-id CartPole-v1", "ppo.py"),
+        ("--env-id toy_envs:Choices-v0", "no game of two"),
+        ("--env-id Uneven-v0", "no game of two"),
+        ("--env-id Signs-v0 --num-envs 7", "--num-envs 7 must be even"),
+        ("--env-id Signs-v0 --one-seat --eval-every 0", "--one-seat needs --eval-every"),
+    ],
+)
+def test_what_is_no_game_of_two(options, named, tmp_path):
+    """One line, and no folder of a run."""
+    gym.registry.pop("Uneven-v0", None)
+    gym.register("Uneven-v0", Uneven, disable_env_checker=True)
+    with pytest.raises(SystemExit) as end:
+        train(SELFPLAY, options + " --num-steps 64", tmp_path)
+    assert re.fullmatch(rf"error: [^\n]*{named}[^\n]*", end.value.code)
+    assert not list(tmp_path.glob("runs/*"))
+
+
+class Uneven(Signs):
+    """One player has more actions."""
+
+    action_space = gym.spaces.MultiDiscrete([4, 5])
+
+
+def test_the_package_is_missing(tmp_path):
+    """One line that says what to install."""
+    with patched() as patch, pytest.raises(SystemExit) as end:
+        patch.setitem(sys.modules, "slimevolleygym", None)
+        patch.delitem(sys.modules, "slimevolleygym.slimevolley", raising=False)
+        train(SELFPLAY, "--num-envs 4", tmp_path)
+    assert re.fullmatch(r"error: .*slimevolleygym.*pip install \S+", end.value.code)
+
+
+# enjoy.py
+
+
+@pytest.fixture(scope="module")
+def signs(tmp_path_factory):
+    """A run on Signs with an early checkpoint, which knows nothing, and a late one."""
+    options = f"{SIGNS} 8192 --save-every 31 --learning-rate 1e-2 --eval-every 0"
+    return train(SELFPLAY, options, tmp_path_factory.mktemp("signs"))
+
+
+def results(capsys, run, **options):
+    """The lines of enjoy.py but for the first, and the one that says that nobody looks."""
+    capsys.readouterr()
+    enjoy.enjoy(enjoy.Args(run, **options))
+    return [line for line in capsys.readouterr().out.splitlines()[1:] if not line.startswith("playing unseen")]
+
+
+def test_enjoy_against_random_play(signs, capsys):
+    *games, _, last = results(capsys, signs, opponent="random", episodes=5)
+    assert len(games) == 5 and all(re.fullmatch(r"game \d: return \d+, length 16, won", game) for game in games)
+    assert last == "against random: won 5, drawn 0, lost 0: 100%"
+
+
+def test_enjoy_against_a_checkpoint(signs, tmp_path, capsys):
+    """Seat 0 is the run's, seat 1 the opponent's; the words are those of seat 0."""
+    weak = train(SELFPLAY, f"{SIGNS} 256 --learning-rate 0 --eval-every 0", tmp_path)
+    [file] = weak.glob("checkpoint_*.pt")
+    assert results(capsys, signs, opponent=str(file), episodes=4)[-1].endswith("won 4, drawn 0, lost 0: 100%")
+    *games, _, last = results(capsys, weak, opponent=str(signs), episodes=4)
+    assert last == f"against {signs}: won 0, drawn 0, lost 4: 0%"
+    assert all(re.fullmatch(r"game \d: return -\d+, length 16, lost", game) for game in games)
+    itself = results(capsys, signs, opponent=str(signs), episodes=2, greedy=True)
+    assert itself[-1].endswith("won 0, drawn 2, lost 0: 50%")
+
+
+def test_enjoy_alone_plays_both_seats(signs, capsys):
+    *games, _ = results(capsys, signs, episodes=3, greedy=True)
+    assert games == [f"game {number}: return 0, length 16" for number in (1, 2, 3)]
+
+
+def test_enjoy_refuses_an_opponent_of_another_game(signs, tmp_path):
+    options = "--env-id Duel-v0 --num-envs 2 --num-steps 32 --total-timesteps 64 --eval-every 0"
+    other = train(SELFPLAY, options, tmp_path)
+    with pytest.raises(SystemExit, match=r"^error: --opponent [^\n]* plays Duel-v0, not Signs-v0$"):
+        enjoy.enjoy(enjoy.Args(signs, opponent=str(other)))
+
+
+# Slime Volleyball
+
+
+@with_slimevolley
+def test_slime_volleyball_is_the_packages():
+    """Frame by frame the package's own environment, which its second action makes a game of two; 3 frames an action."""
+    ours = gym.make("SlimeVolley-v0")
+    obs, _ = ours.reset(seed=5)
+    library = sys.modules["slimevolleygym.slimevolley"]
+    theirs = library.SlimeVolleyEnv()
+    theirs.game = library.Game(np.random.Generator(np.random.PCG64(np.random.SeedSequence(5))))
+    random, points, ends = np.random.default_rng(1), [], []
+    for _ in range(3000):
+        right, left = random.integers(6, size=2)
+        frames = [theirs.step(theirs.action_table[right], theirs.action_table[left]) for _ in range(3)]
+        obs, reward, terminated, truncated, _ = ours.step(np.array([right, left]))
+        np.testing.assert_array_equal(obs, np.float32([frames[-1][0], frames[-1][3]["otherObs"]]))
+        assert reward == sum(frame[1] for frame in frames) and terminated == frames[-1][2]
+        points += [reward] * (reward != 0)
+        if terminated or truncated:
+            assert max(points.count(1), points.count(-1)) == 5 or truncated  # who loses five rallies loses the match
+            ends, points = [*ends, terminated], []
+            obs, _ = ours.reset()
+            theirs.game, theirs.t = library.Game(theirs.game.np_random), 0
+            np.testing.assert_array_equal(obs, np.float32([p.getObservation() for p in ours.unwrapped.players]))
+    assert sum(ends) > 5
+
+
+@with_slimevolley
+def test_slime_volleyball_has_a_time_limit_and_a_picture():
+    """It is cut after 3000 frames; the picture shows the game, and moves with it."""
+    env = gym.make("SlimeVolley-v0", render_mode="rgb_array")
+    env.reset(seed=1)
+    env.unwrapped.game.ball.checkEdges = lambda: 0  # nobody ever scores
+    first = env.render()
+    assert first.shape == (160, 384, 3) and first.dtype == np.uint8 and len(np.unique(first)) > 5
+    ends = [env.step(np.array([1, 1]))[2:4] for _ in range(1000)]
+    assert ends[-1] == (False, True) and not any(any(end) for end in ends[:-1])
+    assert (env.render() != first).any()
+
+
+@with_slimevolley
+def test_slime_volleyball_trains_and_is_filmed(tmp_path):
+    options = "--num-envs 4 --num-steps 512 --total-timesteps 2048 --capture-video --eval-every 1"
+    run = train(SELFPLAY, options, tmp_path)
+    assert len(list(run.glob("videos-*/*.mp4"))) >= 1
+    assert {"charts/win_rate_random", "charts/win_rate_past", "charts/episodic_return"} <= scalars(run).keys()
+
+
+# benchmark/elo.py
+
+
+def test_ratings_are_the_likeliest():
+    """Of two players those of the share of wins; of more, no other ratings make the games likelier."""
+    two = elo.ratings(np.array([[0, 24.5], [74.5, 0]]))
+    assert two == pytest.approx([0, 400 * np.log10(3)])
+    assert elo.ratings(np.array([[0, 0], [100, 0]]))[1] == pytest.approx(400 * np.log10(100.5 / 0.5))
+    chance = np.random.default_rng(1)
+    wins = chance.integers(1, 50, (4, 4)) * (1 - np.eye(4))
+    found = elo.ratings(wins)
+
+    def likelihood(ratings):
+        share = 1 / (1 + 10 ** ((ratings - ratings[:, None]) / 400))
+        return ((wins + 0.5 * (1 - np.eye(4))) * np.log(share)).sum()
+
+    for _ in range(100):
+        other = found + chance.normal(0, 10, 4)
+        assert likelihood(other) < likelihood(found)
+
+
+def test_the_tournament_counts_for_whom_it_should():
+    """The higher action wins, in either seat; a random player of three actions is as good as the middle one."""
+    Higher.made.clear()
+    gym.register("HigherTimes-v0", Once, disable_env_checker=True)
+    args = script.Args(env_id="HigherTimes-v0")
+    wins = elo.tournament(script, [None, Always(0), Always(1), Always(2)], args, games=200, seed=1)
+    assert wins[1:, 1:].tolist() == [[0, 0, 0], [200, 0, 0], [200, 200, 0]]
+    assert wins[0, 1:] == pytest.approx([200 * 5 / 6, 100, 200 / 6], abs=25)
+    assert (wins + wins.T == 200 * (1 - np.eye(4))).all()
+
+
+def test_elo_of_a_run(tmp_path, capsys, monkeypatch):
+    """A row for each player, the random one first; the later, the stronger."""
+    run = train(SELFPLAY, f"{SIGNS} 6144 --eval-every 8 --learning-rate 1e-2", tmp_path)
+    capsys.readouterr()
+    monkeypatch.setattr(sys, "argv", ["elo.py", str(run), "--games", "20", "--players", "3"])
+    elo.main()
+    rows = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
+    assert [row[0] for row in rows] == ["steps", "random", "2,048", "4,096", "6,144"]
+    ratings = [float(row[1]) for row in rows[1:]]
+    assert ratings == sorted(ratings) and ratings[0] == 0 and ratings[-1] > 200
+    assert rows[-1][2] == "100.0%" and rows[2][2] == rows[2][3]
+
+
+@pytest.mark.parametrize("options", ["nowhere", "nowhere --games 3", "nowhere --players 0"])
+def test_elo_of_nothing(options, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["elo.py", *options.split()])
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match="^error: nowhere[^\n]*$"):
+        elo.main()
