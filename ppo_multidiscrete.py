@@ -478,7 +478,7 @@ class Run:
         about = json.dumps(about | {"versions": versions}, indent=2)
         (self.folder / f"run{again}.json").write_text(about)
         # the thread that writes the log raises its error here, too
-        threading.excepthook = lambda e: issubclass(e.exc_type, OSError) or threading.__excepthook__(e)
+        threading.excepthook = lambda e: "tensorboard" in type(e.thread).__module__ or threading.__excepthook__(e)
         self.writer = SummaryWriter(self.folder)
         self.writer.add_text("run", f"```json\n{about}\n```", self.global_step)
         gc.freeze()  # what there is now stays: 8 % faster on CartPole without its collector looking through it

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from datetime import datetime
 from pathlib import Path
@@ -105,6 +106,15 @@ def test_a_full_disk(size, tmp_path):
     assert [file.name for file in run.glob("checkpoint_*")] == [f"checkpoint_{3 * 64:012}.pt"]
     train(ppo, f"--resume {run}", tmp_path)
     assert [step for step, _ in scalars(run)["losses/policy_loss"]] == list(range(64, 513, 64))
+
+
+def test_a_thread_of_ones_own_keeps_its_traceback(tmp_path, capfd):
+    """Only that of the thread which writes the log is left out, as main() tells the same error."""
+    train(ppo, ppo.tiny, tmp_path)
+    thread = threading.Thread(target=open, args=[tmp_path / "missing"])
+    thread.start()
+    thread.join()
+    assert "FileNotFoundError" in capfd.readouterr().err
 
 
 class Broken(Clock):
