@@ -4,6 +4,8 @@
 PYTHON ?= python3
 POETRY ?= poetry
 BIN := .venv/bin
+# Not of copies of yours
+LINT := $(BIN)/ruff check $$(git ls-files "*.py")
 
 cartpole: .venv/video.stamp
 	$(BIN)/python ppo.py --env-id CartPole-v1 --total-timesteps 100000 --exp-name cartpole
@@ -12,12 +14,12 @@ cartpole: .venv/video.stamp
 atari: .venv/atari.stamp
 	$(BIN)/python ppo_atari.py --env-id BreakoutNoFrameskip-v4 $(ARGS)
 
-test: .venv/atari,envpool,microrts,mujoco,selfplay,track,video,benchmark,dev.stamp
-	$(BIN)/ruff check .
+test: .venv/atari,envpool,microrts,mujoco,selfplay,track,video,benchmark,search,dev.stamp
+	$(LINT)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(ARGS)
 
 lint: .venv/dev.stamp
-	$(BIN)/ruff check .
+	$(LINT)
 
 # Steps per second beside Stable-Baselines3: make speed ARGS="CartPole HalfCheetah Breakout Envpool"
 speed: .venv/atari,envpool,mujoco.stamp

@@ -22,11 +22,15 @@ import math
 import os
 import pickle
 import re
+import signal
 import sys
 import tempfile
 import time
 import zipfile
 from pathlib import Path
+
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends the imports below without a traceback
 
 import gymnasium as gym
 import numpy as np
@@ -146,7 +150,8 @@ def rebuild(script, state, folder, **options):
             envs.load_state_dict(state["parts"]["envs"])
     except (TypeError, RuntimeError, AttributeError) as error:
         reason = " ".join(str(error).split("\n")[:2])
-        sys.exit(f"error: the checkpoint does not fit {script.__file__}: {reason}")
+        drawing = f" (MuJoCo draws with MUJOCO_GL={gl}, if that is it)" if (gl := os.environ.get("MUJOCO_GL")) else ""
+        sys.exit(f"error: the checkpoint does not fit {script.__file__}: {reason}{drawing}")
     freeze(envs)
     return envs, agent.eval()
 
@@ -315,7 +320,7 @@ def play(player, args, folder):
     except Exception as error:  # each library that draws has errors of its own
         if not (args.video or args.render):
             raise
-        sys.exit(f"error: nothing can be drawn here: {error} (MuJoCo without a screen needs MUJOCO_GL=egl)")
+        sys.exit(f"error: nothing can be drawn here: {error} (MuJoCo without a screen needs MUJOCO_GL=egl or osmesa)")
     while games < args.episodes:
         if args.render:
             show(picture(envs, obs))
@@ -339,6 +344,8 @@ def enjoy(args):
         sys.exit(f"error: --episodes must be at least 1, not {args.episodes}")
     torch.set_num_threads(1)
     torch.manual_seed(args.seed)
+    if (args.video or args.render) and sys.platform == "linux" and not os.environ.get("DISPLAY"):
+        os.environ.setdefault("MUJOCO_GL", "egl")  # without a screen
     state, file = load(args.run, args.trust)
     script, returns = import_script(state["script"], file.parent), []
     with tempfile.TemporaryDirectory() as nowhere:
@@ -379,6 +386,8 @@ def enjoy(args):
 def main():
     """Plays as the command line says; an error that the user can put right is one line, without a traceback."""
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+    if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # from here on it is a KeyboardInterrupt
     try:
         enjoy(tyro.cli(Args, description=__doc__))
     except KeyboardInterrupt:

@@ -24,11 +24,9 @@ import difflib
 import gc
 import importlib.metadata
 import io
-import itertools
 import json
 import math
 import os
-import queue
 import random
 import re
 import shutil
@@ -40,6 +38,7 @@ import time
 import warnings
 import zipfile
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -90,9 +89,6 @@ class Args:
     total_timesteps: int = 50_000_000  # environment steps in all, over all environments
     num_steps: int = 20  # steps of each environment between two updates, M
     gamma: float = 0.99  # discount
-    rho_clip: float = 1.0  # largest importance ratio of a step's error in V-trace [impala 1]
-    c_clip: float = 1.0  # largest of those that carry errors back in time [impala 1]
-    policy_rho_clip: float = 1.0  # largest in the policy's gradient [impala 2]
     bootstrap_truncated: bool = False  # value the state where a time limit cuts an episode; ppo2: an end like any other
     # update
     learning_rate: float = 6e-4  # RMSprop's step size [impala 5]
@@ -180,8 +176,7 @@ class Categorical:
 
     def sample(self, rank=0, ranks=1, generator=None):  # [cleanba 5]
         """Actions, int64 [B]: the argmax after Gumbel noise (common/distributions.py)."""
-        noise = self.logits.new_empty(ranks, *self.logits.shape)  # [aux 2] every rank draws all of it
-        noise.exponential_(generator=generator)
+        noise = self.logits.new_empty(ranks, *self.logits.shape).exponential_(generator=generator)  # [cleanba 5]
         return (self.logits - noise.log()[rank]).argmax(-1)  # [aux 2]
 
     def log_prob(self, actions):
@@ -260,37 +255,36 @@ class Agent(nn.Module):
         return Categorical(self.policy(hidden.float())), self.value(hidden.float()).squeeze(-1)  # [speed]
 
 
-def vtrace(rewards, values, dones, ratios, gamma, rho_clip=1.0, c_clip=1.0, policy_rho_clip=1.0):
+def vtrace(rewards, values, dones, ratios, gamma):
     """[impala 1] [impala 2] V-trace: the values' targets and the policy's advantages, [M, B] (Espeholt et al., 2018).
 
     rewards, ratios: float [M, B], ratios of the agent's probability of an action to that of who chose it; values: float
     [M + 1, B]; dones: bool [M + 1, B], true where obs[t] opens an episode: both have the observation after the last.
     """
     discounts = gamma * (1.0 - dones[1:].to(values))  # 0 where the next observation opens an episode
-    deltas = ratios.clamp(max=rho_clip) * (rewards + discounts * values[1:] - values[:-1])
+    ratios = ratios.clamp(max=1.0)
+    deltas = ratios * (rewards + discounts * values[1:] - values[:-1])
     errors, error = torch.zeros_like(rewards), 0.0
     for t in reversed(range(len(deltas))):
-        errors[t] = error = deltas[t] + discounts[t] * ratios[t].clamp(max=c_clip) * error
+        errors[t] = error = deltas[t] + discounts[t] * ratios[t] * error
     targets = values[:-1] + errors
     next_targets = torch.cat([targets[1:], values[-1:]])
-    advantages = ratios.clamp(max=policy_rho_clip) * (rewards + discounts * next_targets - values[:-1])
-    return targets, advantages
+    return targets, ratios * (rewards + discounts * next_targets - values[:-1])
 
 
 def impala_loss(agent, minibatch, args):
     """[impala 3] The loss of a minibatch, a sum over its steps, and a dict of sums to log.
 
     The minibatch has M steps of B environments: obs [M, B, ...] and next_obs [1, B, ...], actions, float32 [M, B] the
-    rewards and the logprobs that the actions had then, and bool [M + 1, B] dones.
-    """
-    steps = minibatch["rewards"].shape
+    rewards and the logprobs that the actions had then, and bool [M + 1, B] dones."""
+    rewards, dones = minibatch["rewards"], minibatch["dones"]
     policy, values = agent(torch.cat([minibatch["obs"], minibatch["next_obs"]]).flatten(0, 1))
-    policy, values = Categorical(policy.logits[: steps.numel()]), values.view(steps[0] + 1, steps[1])
-    logprobs = policy.log_prob(minibatch["actions"].flatten()).view(steps)
+    policy, values = Categorical(policy.logits.view(*dones.shape, -1)[:-1]), values.view(dones.shape)
+    logprobs = policy.log_prob(minibatch["actions"])
     with torch.no_grad():
         logratio = logprobs - minibatch["logprobs"]
-        ratios, clips = logratio.exp(), (args.rho_clip, args.c_clip, args.policy_rho_clip)
-        targets, advantages = vtrace(minibatch["rewards"], values, minibatch["dones"], ratios, args.gamma, *clips)
+        ratios = logratio.exp()
+        targets, advantages = vtrace(rewards, values, dones, ratios, args.gamma)
 
     policy_loss = -(advantages * logprobs).sum()
     value_loss = 0.5 * ((values[:-1] - targets) ** 2).sum()
@@ -299,7 +293,7 @@ def impala_loss(agent, minibatch, args):
 
     # [core 12] debug variables; "clipfrac" is the share of ratios that V-trace cuts
     stats = dict(policy_loss=policy_loss, value_loss=value_loss, entropy=entropy, ratio=ratios.sum())
-    stats |= dict(approx_kl=(ratios - 1 - logratio).sum(), clipfrac=(ratios > args.rho_clip).float().sum())
+    stats |= dict(approx_kl=(ratios - 1 - logratio).sum(), clipfrac=(ratios > 1).float().sum())
     return loss, {name: scalar.detach() for name, scalar in stats.items()}
 
 
@@ -325,9 +319,9 @@ def sum_over_ranks(agent, stats, share):
     return dict(zip(stats, flat[-len(stats) :], strict=True))
 
 
-def clipped_gradient(agent, minibatch, args):
-    """[impala 6] Adds the gradient of the loss to parameters that have none, and clips it; returns what to log."""
-    loss, stats = impala_loss(agent, minibatch, args)
+def clipped_gradient(agent, minibatch, args):  # [impala 6]
+    """Adds the gradient of the loss to parameters that have none, and clips it; returns the scalars to log."""
+    loss, stats = impala_loss(agent, minibatch, args)  # [impala 3]
     loss.backward()
     stats = sum_over_ranks(agent, stats, 1.0)  # [impala 6] a sum over all steps is the sum of the ranks' sums
     rows = args.num_envs * args.num_steps // args.num_minibatches  # [impala 6] what is logged are means
@@ -348,107 +342,19 @@ def gradient_step(agent, optimizer, minibatch, args, gradient=clipped_gradient):
     return stats
 
 
-class Actor(threading.Thread):
-    """[cleanba 1] A thread that makes rollouts, of environments of its own, while the learner trains.
-
-    [cleanba 2] One slot leads each way: `agents` brings the agent of the next rollout, `rollouts` takes what was made.
-    """
-
-    def __init__(self, args, envs, seed, device, generator, rank, ranks):
-        super().__init__()
-        self.args, self.envs, self.seed, self.device, self.generator = args, envs, seed, device, generator
-        self.rank, self.ranks, self.ended = rank, ranks, threading.Event()
-        self.agents, self.rollouts = queue.Queue(1), queue.Queue(1)  # [cleanba 2]
-
-    def run(self):
-        """Puts rollouts in their slot, one after the other; or the error that ended the thread."""
-        streams = torch.get_device_module(self.device)
-        try:
-            torch.set_num_threads(self.args.threads)
-            # [cleanba 6] set in here, as a thread begins without them; on a GPU it has a stream of its own
-            with torch.no_grad(), streams.stream(streams.Stream(self.device)):
-                for rollout in self.play(streams.current_stream(self.device)):
-                    self.rollouts.put(rollout)
-        except BaseException as error:  # [cleanba 7] the learner raises it
-            self.rollouts.put(error)
-
-    def play(self, stream):
-        """Yields ({name: [M, n, ...]}, arrays whose last axis is n, the agent's update, seconds waited for it)."""
-        args, envs, device = self.args, self.envs, self.device
-        next_obs, _ = envs.reset(seed=self.seed)
-        next_done = nobody = np.zeros(envs.num_envs, dtype=bool)
-        for number in itertools.count(1):
-            began = time.perf_counter()
-            if number != 2 or not args.concurrency:  # [cleanba 4] the second is made before the first update is done
-                got = self.agents.get()
-                if self.ended.is_set():  # [cleanba 7]
-                    return
-                agent, version, ready = got
-                stream.wait_event(ready)  # [cleanba 6]
-            waited = time.perf_counter() - began  # [cleanba 9]
-            rollout, rewards, dones, ends = [], [], [], []
-            with torch.autocast(device.type, enabled=False):  # [speed] converts weights once for --bf16
-                for _ in range(args.num_steps):
-                    if self.ended.is_set():  # [cleanba 7]
-                        return
-                    obs = torch.from_numpy(next_obs).to(device)
-                    policy, _ = agent(obs)  # [impala 3]
-                    action = policy.sample(self.rank, self.ranks, self.generator)  # [cleanba 5]
-                    step = dict(obs=obs, actions=action, logprobs=policy.log_prob(action))  # [impala 3]
-                    rollout.append(step)
-                    dones.append(next_done)
-                    next_obs, reward, terminated, truncated, infos = envs.step(action.cpu().numpy())
-                    next_done = terminated | truncated
-                    if args.bootstrap_truncated and (cut := truncated & ~terminated).any():
-                        final_obs = torch.from_numpy(np.stack(infos["final_obs"][cut])).to(device)
-                        reward[cut] += args.gamma * agent(final_obs)[1].cpu().numpy()
-                    rewards.append(reward.astype(np.float32))
-                    end = {"_episode": nobody, "episode": dict.fromkeys("rl", nobody)} | infos.get("final_info", {})
-                    ends.append(np.stack([end["_episode"], end["episode"]["r"], end["episode"]["l"]]))
-                batch = {name: torch.stack([step[name] for step in rollout]) for name in rollout[0]}  # each [M, n, ...]
-                batch["next_obs"] = torch.from_numpy(next_obs).to(device)[None]  # [impala 3] its value is the learner's
-                batch["logprobs"].cpu()  # [impala 3] on a GPU: now the batch is complete
-            dones = np.stack([*dones, next_done])  # [impala 3]
-            yield batch, (np.stack(rewards), dones, np.stack(ends)), version, waited  # [impala 3]
-
-    def rollout(self):
-        """The next rollout, once it is there; raises what ended the thread instead."""
-        if isinstance(rollout := self.rollouts.get(), BaseException):  # [cleanba 7]
-            raise rollout
-        return rollout
-
-    def close(self):
-        """[cleanba 7] Ends the thread, which may wait for an agent, or for room for a rollout; it puts one at most."""
-        self.ended.set()
-        with contextlib.suppress(queue.Empty):
-            self.rollouts.get_nowait()
-        with contextlib.suppress(queue.Full):
-            self.agents.put_nowait(None)
-        self.join()
-        self.envs.close()
-
-
 def train(args, run):
     """Trains an agent and returns it; `run` has the run's folder, log, progress and checkpoints."""
-    with contextlib.ExitStack() as stack:  # [cleanba 7] the actors end with the learner, however that ends
-        return learn(args, run, stack)
-
-
-def learn(args, run, stack):
-    """[cleanba 1] The learner: gets the rollouts from actors, which it starts and leaves to `stack` to close."""
     device = torch.device("cuda" if args.cuda and torch.cuda.is_available() else "cpu")
-    devices = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
-    if args.actor_device not in (None, *devices):  # [check]
-        sys.exit(f"error: there is no --actor-device {args.actor_device}, but {', '.join(devices)}")
-    actor_device = torch.device(args.actor_device or device)  # [cleanba 1]
+    with one_line(f"--actor-device {args.actor_device}", RuntimeError, AssertionError):  # [check]
+        actor_device = torch.empty(0, device=args.actor_device or device).device  # [cleanba 1]
     rank, ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)  # [aux 2]
     if args.actor_threads < 1 or args.num_envs % (ranks * args.actor_threads):  # [check]
-        threads = f"{ranks} ranks of {args.actor_threads} actor threads"
-        sys.exit(f"error: --num-envs {args.num_envs} cannot be shared equally among {threads}")
-    if args.num_envs % args.num_minibatches:  # [check]
-        sys.exit(f"error: --num-minibatches {args.num_minibatches} does not divide {args.num_envs} environments")
-    n = args.num_envs // (ranks * args.actor_threads)  # [cleanba 1] environments of each thread
-    films = [args.capture_video and i == 0 for i in range(args.actor_threads)]  # [cleanba 1]
+        sys.exit(f"error: --num-envs {args.num_envs} is no multiple of {ranks} ranks x {args.actor_threads} threads")
+    # [cleanba 1] environments of each thread, of which the first films
+    n = args.num_envs // (ranks * args.actor_threads)
+    if n % args.num_minibatches:  # [check]
+        sys.exit(f"error: --num-minibatches {args.num_minibatches} does not divide {n} environments of each thread")
+    films = [args.capture_video and i == 0 for i in range(args.actor_threads)]
     envs = [make_envs(dataclasses.replace(args, num_envs=n, capture_video=film), run.folder) for film in films]
     agent = Agent(envs[0], args.bf16, args.network).to(device)  # [cleanba 8]
     optimizer = torch.optim.RMSprop(agent.parameters(), args.learning_rate, alpha=0.99, eps=0.01)  # [impala 5]
@@ -463,16 +369,68 @@ def learn(args, run, stack):
             dist.broadcast(weights, 0)
         run.save()
         (run.folder / f"torchrun-{os.environ['TORCHELASTIC_RUN_ID']}").touch()
-    actors = []  # [cleanba 1]
-    for i in range(args.actor_threads):  # [cleanba 1]
-        generator = None  # [cleanba 5] one that never works beside the learner has the learner's, as in the parent
-        if i > 0 or args.concurrency:  # [cleanba 5]
-            generator = torch.Generator(actor_device).manual_seed(torch.randint(2**62, ()).item())  # [cleanba 5]
-        seed = args.seed + run.global_step + (i * ranks + rank) * n  # [cleanba 1]
-        actors.append(Actor(args, envs[i], seed, actor_device, generator, rank, ranks))  # [cleanba 1]
-        actors[i].start()  # [cleanba 1]
-        stack.callback(actors[i].close)  # [cleanba 7]
+    with contextlib.ExitStack() as stack:  # [cleanba 7] the threads end with the learner, however that ends
+        actors = []
+        for i in range(args.actor_threads):  # [cleanba 1]
+            # [cleanba 5] its own; or the learner's, where both draw in turns, as in the parent
+            in_turns = i == 0 and not args.concurrency
+            generator = None if in_turns else torch.Generator(actor_device).manual_seed(torch.randint(2**62, ()).item())
+            seed = args.seed + run.global_step + (i * ranks + rank) * n
+            player = actor(args, envs[i], seed, actor_device, generator, rank, ranks)
+            next(player)  # to where it waits for an agent
+            thread = ThreadPoolExecutor(1, f"actor-{i}", torch.set_num_threads, [args.threads])
+            stack.callback(envs[i].close)
+            stack.callback(thread.shutdown, cancel_futures=True)
+            actors.append(partial(thread.submit, player.send))  # [cleanba 2]
+        learn(args, run, device, agent, optimizer, gradient, actors, actor_device, rank, ranks, n)
+    return agent  # [cleanba 1]
 
+
+def actor(args, envs, seed, device, generator, rank, ranks):
+    """[cleanba 1] Plays in environments of its own: a generator, to which an agent is sent for each rollout.
+
+    It yields the columns of the rollout, [M, n, ...], its ends, and the seconds that it waited for the agent."""
+    streams = torch.get_device_module(device)
+    stream, played = streams.Stream(device), None  # [cleanba 6]
+    next_obs, _ = envs.reset(seed=seed)  # [cleanba 1]
+    next_done = np.zeros(envs.num_envs, dtype=bool)  # [aux 2]
+    no_end = {"_episode": next_done, "episode": {"r": next_done, "l": next_done}}  # [aux 2]
+
+    while True:  # [cleanba 1]
+        began = time.perf_counter()  # [cleanba 9]
+        agent = yield played  # [cleanba 1]
+        waited = time.perf_counter() - began  # [cleanba 9]
+        rollout, rewards, dones, ends = [], [], [], []  # [aux 2]
+        # [speed] autocast converts weights once for --bf16; [cleanba 6] on a GPU a stream of its own
+        with torch.no_grad(), torch.autocast(device.type, enabled=False), streams.stream(stream):
+            for _ in range(args.num_steps):
+                obs = torch.from_numpy(next_obs).to(device)
+                policy, _ = agent(obs)  # [impala 3]
+                action = policy.sample(rank, ranks, generator)  # [cleanba 5]
+                step = dict(obs=obs, actions=action, logprobs=policy.log_prob(action))  # [impala 3]
+                rollout.append(step)
+                dones.append(next_done)
+                next_obs, reward, terminated, truncated, infos = envs.step(action.cpu().numpy())
+                next_done = terminated | truncated
+                if args.bootstrap_truncated and (cut := truncated & ~terminated).any():
+                    final_obs = torch.from_numpy(np.stack(infos["final_obs"][cut])).to(device)
+                    reward[cut] += args.gamma * agent(final_obs)[1].cpu().numpy()
+                rewards.append(reward.astype(np.float32))
+                end = no_end | infos.get("final_info", {})  # [aux 2]
+                ends.append(np.stack([end["_episode"], end["episode"]["r"], end["episode"]["l"]]))  # [aux 2]
+            # [impala 3] the value of the observation after these is the learner's to compute
+
+        batch = {name: torch.stack([step[name] for step in rollout]) for name in rollout[0]}  # each [M, N, ...]
+        batch["logprobs"].cpu()  # [impala 3] on a GPU: the columns are whole before their parts go
+        batch["next_obs"] = torch.from_numpy(next_obs).to(device)[None]  # [impala 3]
+        batch["rewards"] = torch.from_numpy(np.stack(rewards)).to(device)  # [impala 3]
+        batch["dones"] = torch.from_numpy(np.stack([*dones, next_done])).to(device)  # [impala 3]
+        played = batch, np.stack(ends, 1), waited  # [cleanba 3]
+
+
+def learn(args, run, device, agent, optimizer, gradient, actors, actor_device, rank, ranks, n):
+    """[cleanba 1] Trains on the rollouts that actors make in threads of theirs."""
+    asked = []  # [cleanba 2] rollouts that are to come, with the version of the agent that makes them
     for update in run.updates():
         remaining = 1.0 - (update - 1.0) / run.num_updates
         learning_rate = args.learning_rate * (remaining if args.anneal_lr else 1.0)  # [core 4]
@@ -481,38 +439,32 @@ def learn(args, run, stack):
             group["lr"] = learning_rate  # [core 4]
 
         snapshot = copy.deepcopy(agent).to(actor_device)  # [cleanba 6] the learner changes its own in place
-        ready = torch.get_device_module(actor_device).current_stream(actor_device).record_event()  # [cleanba 6]
-        for actor in actors:  # [cleanba 2]
-            actor.agents.put((snapshot, update, ready))  # [cleanba 2]
+        torch.get_device_module(actor_device).synchronize(actor_device)  # [cleanba 6] on a GPU: now it is whole
+        while len(asked) <= args.concurrency:  # [cleanba 4] then the next rollout is made beside this update
+            asked.append((update, [ask(snapshot) for ask in actors]))  # [cleanba 2]
         began = time.perf_counter()  # [cleanba 9]
-        rollouts = [actor.rollout() for actor in actors]  # [cleanba 3] kept through the update, as streams read it
+        version, rollouts = asked.pop(0)  # [cleanba 2]
+        batches, ends, waits = zip(*(rollout.result() for rollout in rollouts), strict=True)  # [cleanba 3]
         waited = time.perf_counter() - began  # [cleanba 9]
-        batches, arrays, versions, waits = zip(*rollouts, strict=True)  # [cleanba 3]
         # [cleanba 3] side by side in a fixed order, each [M, N, ...]
         batch = {name: torch.cat([each[name].to(device) for each in batches], dim=1) for name in batches[0]}
-        arrays = [np.concatenate(each, axis=-1) for each in zip(*arrays, strict=True)]  # [cleanba 3]
-        rewards, dones, ends = arrays  # [impala 3]
-        batch["rewards"] = torch.from_numpy(rewards).to(device)  # [impala 3]
-        batch["dones"] = torch.from_numpy(dones).to(device)  # [impala 3]
+        # [impala 3] [impala 4] rollouts stay whole, and there are no values to gather
 
-        # [impala 3] what all ranks must know of all environments, [3, M, N]: no values [aux 2]; thread by thread
-        columns = torch.from_numpy(np.stack(ends, 1)).to(device, torch.float32)  # [impala 3]
-        columns = columns.unflatten(-1, (args.actor_threads, n))  # [impala 3]
-        for end, score, length in zip(*gather(columns).flatten(-2).cpu().numpy(), strict=True):  # [impala 3]
+        # [aux 2] what all ranks must know of all environments, each [M, N]
+        ends = torch.from_numpy(np.concatenate(ends, axis=-1)).to(device, torch.float32)  # [cleanba 3]
+        ends = gather(ends.unflatten(-1, (-1, n))).flatten(-2)  # [impala 3]
+        for end, score, length in zip(*ends.cpu().numpy(), strict=True):  # [impala 3]
             run.log_step({"final_info": {"_episode": end, "episode": {"r": score, "l": length}}})
 
         stats = []
-        # [impala 4] a minibatch has whole rollouts, of every so manyth environment; every rank has some of them
-        columns = torch.arange(args.num_envs, device=device).view(args.actor_threads, ranks, n)[:, rank].flatten()
-        for i in range(args.num_minibatches):  # [impala 4]
-            own = (columns % args.num_minibatches == i).nonzero().flatten()  # [impala 4]
-            minibatch = {name: column.index_select(1, own) for name, column in batch.items()}  # [impala 4]
+        for i in range(args.num_minibatches):  # [impala 4] whole rollouts, of every so manyth environment
+            minibatch = {name: column[:, i :: args.num_minibatches] for name, column in batch.items()}  # [impala 4]
             stats.append(gradient_step(agent, optimizer, minibatch, args, gradient))  # [impala 4]
 
         # [core 12] means over the minibatches
         scalars = {f"losses/{name}": torch.stack([each[name] for each in stats]).mean() for name in stats[0]}
         # [impala 3] there are no returns, whose variance the values might explain
-        scalars["charts/policy_lag"] = update - versions[0]  # [cleanba 4]
+        scalars["charts/policy_lag"] = update - version  # [cleanba 4]
         scalars["charts/wait_for_rollouts"], scalars["charts/wait_for_agents"] = waited, np.mean(waits)  # [cleanba 9]
         scalars["charts/wait_difference"] = waited - np.mean(waits)  # [cleanba 9] above 0: give the actors more
         run.log_update(scalars | {"charts/learning_rate": learning_rate})
@@ -524,7 +476,6 @@ def learn(args, run, stack):
             run.save()
         if stopping:  # [aux 2]
             break
-    return agent
 
 
 def every_rank(script):
@@ -557,7 +508,8 @@ def every_rank(script):
     except Exception as error:
         sys.stderr = sys.__stderr__
         if isinstance(error, dist.DistError) or "gloo" in str(error):  # [check]
-            sys.exit(f"error: rank {rank} lost another rank; --resume goes on from the newest checkpoint")
+            print(f"error: rank {rank} lost another rank; --resume goes on from the newest checkpoint", file=sys.stderr)
+            os._exit(1)  # at once, as torchrun waits: Python would first free what it holds, for seconds
         raise
 
 
@@ -678,7 +630,8 @@ class Run:
             for newer in (f for f in self.folder.glob("checkpoint_*.pt") if int(f.stem[11:]) > self.global_step):
                 newer.unlink()
             for file in self.folder.glob("events.*"):
-                os.truncate(file, self.state["log"].get(file.name, 0))
+                size = self.state["log"].get(file.name, 0)
+                os.truncate(file, size) if size else file.unlink()
         source, again = Path(__file__), f"_{self.global_step:012}" if self.goes_on else ""
         self.source = self.folder / f"{source.stem}{again}.py"
         self.source.write_bytes(source.read_bytes())

@@ -470,7 +470,8 @@ class Run:
             for newer in (f for f in self.folder.glob("checkpoint_*.pt") if int(f.stem[11:]) > self.global_step):
                 newer.unlink()
             for file in self.folder.glob("events.*"):
-                os.truncate(file, self.state["log"].get(file.name, 0))
+                size = self.state["log"].get(file.name, 0)
+                os.truncate(file, size) if size else file.unlink()
         source, again = Path(__file__), f"_{self.global_step:012}" if self.goes_on else ""
         self.source = self.folder / f"{source.stem}{again}.py"
         self.source.write_bytes(source.read_bytes())

@@ -328,7 +328,8 @@ def train(args, run):
     rank, ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)  # [aux 2]
     if args.num_envs % ranks:  # [check]
         sys.exit(f"error: --num-envs {args.num_envs} cannot be shared equally among {ranks} ranks")
-    envs = make_envs(dataclasses.replace(args, num_envs=args.num_envs // ranks), run.folder)  # [aux 2]
+    n = args.num_envs // ranks  # [aux 2] environments of each rank
+    envs = make_envs(dataclasses.replace(args, num_envs=n), run.folder)  # [aux 2]
     agent = Agent(envs, args.bf16).to(device)  # [speed]
     optimizer = torch.optim.Adam(agent.parameters(), args.learning_rate, fused=True)
     gradient = clipped_gradient
@@ -342,7 +343,7 @@ def train(args, run):
             dist.broadcast(weights, 0)
         run.save()
         (run.folder / f"torchrun-{os.environ['TORCHELASTIC_RUN_ID']}").touch()
-    next_obs, _ = envs.reset(seed=args.seed + run.global_step + rank * envs.num_envs)  # [aux 2]
+    next_obs, _ = envs.reset(seed=args.seed + run.global_step + rank * n)  # [aux 2]
     next_done = np.zeros(envs.num_envs, dtype=bool)  # [aux 2]
     no_end = {"_episode": next_done, "episode": {"r": next_done, "l": next_done}}  # [aux 2]
 
@@ -378,20 +379,19 @@ def train(args, run):
         batch["returns"] = returns = torch.from_numpy(advantages).to(device) + values
         batch = {name: column.flatten(0, 1) for name, column in batch.items()}  # each [M * N, ...]
 
-        # [aux 2] what all ranks must know of all environments, [5, M, N]
-        columns = [torch.from_numpy(column).to(values) for column in np.stack(ends, 1)]
-        *ends, values, returns = gather(torch.stack([*columns, values, returns]))
+        # [aux 2] what all ranks must know of all environments, each [M, N]
+        ends = torch.from_numpy(np.stack(ends, 1)).to(device, torch.float32)
+        *ends, values, returns = gather(torch.stack([*ends, values, returns]))
         for end, score, length in zip(*torch.stack(ends).cpu().numpy(), strict=True):
             run.log_step({"final_info": {"_episode": end, "episode": {"r": score, "l": length}}})
-        advantages = (returns - values).flatten()
 
         stats = []
         for _ in range(args.update_epochs):
             for rows in torch.randperm(run.batch_size, device=device).chunk(args.num_minibatches):  # [core 6]
-                own = rows[rows % args.num_envs // envs.num_envs == rank]  # [aux 2]
-                own = own // args.num_envs * envs.num_envs + own % envs.num_envs  # [aux 2] where they lie in the batch
+                own = rows[rows // n % ranks == rank]  # [aux 2]
+                own = own // (ranks * n) * n + own % n  # [aux 2] where they lie in the batch
                 minibatch = {name: column.index_select(0, own) for name, column in batch.items()}  # [aux 2]
-                minibatch["advantages_of_all"] = advantages[rows]  # [aux 2]
+                minibatch["advantages_of_all"] = (returns - values).flatten()[rows]  # [aux 2]
                 stats.append(gradient_step(agent, optimizer, minibatch, clip_coef, args, gradient))
             if args.target_kl is not None and stats[-1]["approx_kl"] > args.target_kl:  # [aux 3]
                 break
@@ -442,7 +442,8 @@ def every_rank(script):
     except Exception as error:
         sys.stderr = sys.__stderr__
         if isinstance(error, dist.DistError) or "gloo" in str(error):  # [check]
-            sys.exit(f"error: rank {rank} lost another rank; --resume goes on from the newest checkpoint")
+            print(f"error: rank {rank} lost another rank; --resume goes on from the newest checkpoint", file=sys.stderr)
+            os._exit(1)  # at once, as torchrun waits: Python would first free what it holds, for seconds
         raise
 
 
@@ -563,7 +564,8 @@ class Run:
             for newer in (f for f in self.folder.glob("checkpoint_*.pt") if int(f.stem[11:]) > self.global_step):
                 newer.unlink()
             for file in self.folder.glob("events.*"):
-                os.truncate(file, self.state["log"].get(file.name, 0))
+                size = self.state["log"].get(file.name, 0)
+                os.truncate(file, size) if size else file.unlink()
         source, again = Path(__file__), f"_{self.global_step:012}" if self.goes_on else ""
         self.source = self.folder / f"{source.stem}{again}.py"
         self.source.write_bytes(source.read_bytes())

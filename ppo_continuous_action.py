@@ -143,6 +143,8 @@ def make_env(args, index, folder):
     """Environment `index`, its observations vectors; info["episode"] has the return and length of one that ended."""
     if multiprocessing.parent_process() is not None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which ends its environments
+    if args.capture_video and sys.platform == "linux" and not os.environ.get("DISPLAY"):  # [library]
+        os.environ.setdefault("MUJOCO_GL", "egl")  # [library] MuJoCo draws without a screen
     env = gym.make(args.env_id, render_mode="rgb_array" if args.capture_video and index == 0 else None)
     actions = env.action_space  # [check]
     fits = isinstance(actions, gym.spaces.Box) and actions.dtype.kind == "f" and len(actions.shape) == 1  # [check]
@@ -463,7 +465,8 @@ class Run:
             for newer in (f for f in self.folder.glob("checkpoint_*.pt") if int(f.stem[11:]) > self.global_step):
                 newer.unlink()
             for file in self.folder.glob("events.*"):
-                os.truncate(file, self.state["log"].get(file.name, 0))
+                size = self.state["log"].get(file.name, 0)
+                os.truncate(file, size) if size else file.unlink()
         source, again = Path(__file__), f"_{self.global_step:012}" if self.goes_on else ""
         self.source = self.folder / f"{source.stem}{again}.py"
         self.source.write_bytes(source.read_bytes())

@@ -61,38 +61,37 @@ class Args:
     capture_video: bool = False  # film environment 0 into the run's folder
     save_every: int = 100  # updates between checkpoints; 0: only at the end
     resume: str | None = None  # folder of a run to go on with, or a checkpoint to start from; see the README
-    eval_every: int = 30  # updates between matches with random play and the agent of the last matches; 0: none
-    one_seat: bool = False  # learn from seat 0 alone; the agent of the last matches, which stays as it is, has seat 1
     # environment
     env_id: str = "SlimeVolley-v0"  # a gymnasium id of a game of two: observations [2, D], actions MultiDiscrete [A, A]
     num_envs: int = 64  # environments stepped together, N: both players of N / 2 games
     async_envs: bool = False  # step each in a process of its own
     # rollout
-    total_timesteps: int = 3_000_000  # environment steps in all, over all environments
+    total_timesteps: int = 4_000_000  # environment steps in all, over all environments
     num_steps: int = 128  # steps of each environment between two updates, M
     gamma: float = 0.99  # discount
     gae_lambda: float = 0.95  # lambda of generalized advantage estimation
     bootstrap_truncated: bool = False  # value the state where a time limit cuts an episode; ppo2: an end like any other
     # update
     learning_rate: float = 1e-3  # Adam's step size
-    anneal_lr: bool = False  # let it fall linearly to 0 [core 4]
+    anneal_lr: bool = True  # let it fall linearly to 0 [core 4]
     num_minibatches: int = 16  # minibatches in an epoch
     update_epochs: int = 4  # epochs over each rollout
     clip_coef: float = 0.2  # clip range of the policy's ratio and of the value
     anneal_clip: bool = False  # let it fall linearly to 0 [aux 1]
-    ent_coef: float = 0.0  # weight of the entropy bonus
+    ent_coef: float = 0.01  # weight of the entropy bonus
     vf_coef: float = 0.5  # weight of the value loss
     max_grad_norm: float = 0.5  # largest norm of the gradient
     target_kl: float | None = None  # end an update's epochs once the approximate KL divergence exceeds this [aux 3]
 
 
 class Slime(gym.Env):
-    """[library] A match of slimevolleygym, which takes gymnasium for gym; an action lasts 3 of 30 frames a second."""
+    """[library] slimevolleygym, which takes gymnasium for gym: a rally, or a match; an action lasts 3 of 30 frames."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
     observation_space, action_space = gym.spaces.Box(-np.inf, np.inf, (2, 12)), gym.spaces.MultiDiscrete([6, 6])
 
-    def __init__(self, render_mode=None):
+    def __init__(self, render_mode=None, lives=1):
+        self.lives = lives
         sys.modules |= {"gym": gym, "gym.utils": gym.utils, "gym.envs.registration": type("", (), {"register": dict})}
         self.render_mode, self.library = render_mode, importlib.import_module("slimevolleygym.slimevolley")
 
@@ -106,7 +105,7 @@ class Slime(gym.Env):
         for player, action in zip(self.players, actions, strict=True):
             player.setAction(self.library.SlimeVolleyEnv.action_table[action])
         reward, obs = sum(self.game.step() for _ in range(3)), np.float32([p.getObservation() for p in self.players])
-        return obs, reward, min(player.life for player in self.players) == 0, False, {}  # who loses 5 rallies loses
+        return obs, reward, min(player.life for player in self.players) == 5 - self.lives, False, {}
 
     def render(self):
         vars(self.library).update(PIXEL_MODE=True, FACTOR=8, WINDOW_WIDTH=384, WINDOW_HEIGHT=160)  # 8 pixels a unit
@@ -117,7 +116,8 @@ def make_env(args, index, folder):
     """Environment `index`, its observations vectors; info["episode"] has the return and length of one that ended."""
     if multiprocessing.parent_process() is not None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which ends its environments
-    "SlimeVolley-v0" in gym.registry or gym.register("SlimeVolley-v0", Slime, max_episode_steps=1000)  # [library]
+    for name, lives in (("SlimeVolley-v0", 1), ("SlimeVolleyMatch-v0", 5)):  # [library]
+        name in gym.registry or gym.register(name, Slime, max_episode_steps=1000, kwargs={"lives": lives})  # [library]
     env = gym.make(args.env_id, render_mode="rgb_array" if args.capture_video and index == 0 else None)
     if (env.observation_space.shape or [0])[0] != 2 or not re.search(r"\[(\d+) \1]", str(env.action_space)):  # [check]
         sys.exit(f"error: {args.env_id}: no game of two: --help says what one has; for one player there is ppo.py")
@@ -150,8 +150,8 @@ class Seats(gym.vector.VectorWrapper):
 
 def make_envs(args, folder):
     """[core 1] N environments stepped as one; an ended episode restarts in the same step (common/cmd_util.py)."""
-    if args.num_envs % 2 or (args.one_seat and not args.eval_every):  # [check]
-        sys.exit(f"error: --num-envs {args.num_envs} must be even, two for a game; and --one-seat needs --eval-every")
+    if args.num_envs % 2:  # [check]
+        sys.exit(f"error: --num-envs {args.num_envs} must be even: two for a game")
     vector = gym.vector.AsyncVectorEnv if args.async_envs else gym.vector.SyncVectorEnv
     makers = [partial(make_env, args, index, folder) for index in range(args.num_envs // 2)]  # [selfplay 1]
     return Seats(vector(makers, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP))  # [selfplay 1]
@@ -274,19 +274,6 @@ def gradient_step(agent, optimizer, minibatch, clip_coef, args, gradient=clipped
     return stats
 
 
-def win_rate(agent, other, args, device, games=50):
-    """[selfplay 1] The share of games won, draws as halves; None plays at random. Leaves training's chance."""
-    envs = make_envs(dataclasses.replace(args, num_envs=2 * games, async_envs=False, capture_video=False), None)
-    (obs, _), scores, playing = envs.reset(seed=args.seed), 0, np.True_
-    with torch.no_grad(), torch.random.fork_rng(range(torch.cuda.device_count())), contextlib.closing(envs):
-        while playing.any():  # until each has had its first end: to count all ends would favour short games
-            actions = agent(obs := torch.from_numpy(obs).to(device))[0].sample()
-            actions[1::2] = other(obs[1::2])[0].sample() if other else actions[1::2].random_(envs.single_action_space.n)
-            obs, reward, terminated, truncated, _ = envs.step(actions.cpu().numpy())
-            scores, playing = scores + playing * reward, playing & ~(terminated | truncated)
-    return (1 + np.sign(scores[::2]).mean()) / 2
-
-
 def train(args, run):
     """Trains an agent and returns it; `run` has the run's folder, log, progress and checkpoints."""
     device = torch.device("cuda" if args.cuda and torch.cuda.is_available() else "cpu")
@@ -297,9 +284,8 @@ def train(args, run):
     if args.compile:
         torch._dynamo.config.trace_autograd_ops = True  # loss.backward() too
         gradient = torch.compile(clipped_gradient)
-    past = Agent(envs).to(device)  # [selfplay 1] the agent of the last matches, at first one that knows nothing
     # What must survive a resume is named here: anything with state_dict() and load_state_dict(), of plain values.
-    run.start(device, agent=agent, optimizer=optimizer, past=past)  # [selfplay 1]
+    run.start(device, agent=agent, optimizer=optimizer)
     next_obs, _ = envs.reset(seed=args.seed + run.global_step)  # after a resume other games
     next_done = np.zeros(args.num_envs, dtype=bool)
 
@@ -316,7 +302,6 @@ def train(args, run):
                 obs = torch.from_numpy(next_obs).to(device)
                 policy, value = agent(obs)
                 action = policy.sample()
-                action[1::2] = past(obs[1::2])[0].sample() if args.one_seat else action[1::2]  # [selfplay 1]
                 step = dict(obs=obs, actions=action, logprobs=policy.log_prob(action), values=value)
                 rollout.append(step)
                 dones.append(next_done)
@@ -333,12 +318,11 @@ def train(args, run):
         values, rewards = batch["values"], np.stack(rewards)
         advantages = gae(rewards, values.cpu().numpy(), dones, next_value, next_done, args.gamma, args.gae_lambda)
         batch["returns"] = returns = torch.from_numpy(advantages).to(device) + values
-        batch = {name: column[:, :: 1 + args.one_seat].flatten(0, 1) for name, column in batch.items()}  # [selfplay 1]
-        values, returns = batch["values"], batch["returns"]  # [selfplay 1]
+        batch = {name: column.flatten(0, 1) for name, column in batch.items()}  # each [M * N, ...]
 
         stats = []
         for _ in range(args.update_epochs):
-            for rows in torch.randperm(len(values), device=device).chunk(args.num_minibatches):  # [core 6] [selfplay 1]
+            for rows in torch.randperm(run.batch_size, device=device).chunk(args.num_minibatches):  # [core 6]
                 minibatch = {name: column.index_select(0, rows) for name, column in batch.items()}
                 stats.append(gradient_step(agent, optimizer, minibatch, clip_coef, args, gradient))
             if args.target_kl is not None and stats[-1]["approx_kl"] > args.target_kl:  # [aux 3]
@@ -348,12 +332,6 @@ def train(args, run):
         scalars = {f"losses/{name}": torch.stack([each[name] for each in stats]).mean() for name in stats[0]}
         scalars["losses/explained_variance"] = 1 - (returns - values).var() / returns.var()
         run.log_update(scalars | {"charts/learning_rate": learning_rate})
-        if args.eval_every and update % args.eval_every == 0:  # [selfplay 1]
-            run.writer.add_scalar("charts/win_rate_random", win_rate(agent, None, args, device), run.global_step)
-            run.writer.add_scalar("charts/win_rate_past", win_rate(agent, past, args, device), run.global_step)
-            past.load_state_dict(agent.state_dict())
-            run.save()  # under a name of its own it stays, to play against later
-            (run.folder / (name := f"checkpoint_{run.global_step:012}.pt")).replace(run.folder / f"older_{name}")
         if run.stopping or update == run.num_updates or (args.save_every and update % args.save_every == 0):
             run.save()
         if run.stopping:
@@ -474,7 +452,8 @@ class Run:
             for newer in (f for f in self.folder.glob("checkpoint_*.pt") if int(f.stem[11:]) > self.global_step):
                 newer.unlink()
             for file in self.folder.glob("events.*"):
-                os.truncate(file, self.state["log"].get(file.name, 0))
+                size = self.state["log"].get(file.name, 0)
+                os.truncate(file, size) if size else file.unlink()
         source, again = Path(__file__), f"_{self.global_step:012}" if self.goes_on else ""
         self.source = self.folder / f"{source.stem}{again}.py"
         self.source.write_bytes(source.read_bytes())

@@ -2,12 +2,14 @@
 
     python benchmark/compare.py runs --a ppo --b my_ppo --env-id CartPole-v1 --steps 10000 100000
 
-An experiment is an --exp-name, or a script that ran without one; where its runs have different options, name it with
-its options, such as --a "ppo --learning-rate 0.001". The test is the report's: Welch's t-test at 5%, and the visible
-difference is the smallest that it finds with a power of 80%. What is left out is named.
+An experiment is an --exp-name, or a script that ran without one. Where its runs have different options, the name alone
+means those of the defaults; name the others with theirs, such as --a "ppo --learning-rate 0.001". The test is the
+report's: Welch's t-test at 5%, and the visible difference is the smallest that it finds with a power of 80%. What is
+left out is named.
 """
 
 import argparse
+import re
 import sys
 from pathlib import Path
 
@@ -20,10 +22,15 @@ from benchmark.report import WINDOW, Run, compare, number, p_value  # noqa: E402
 
 
 def names_of(about):
-    """The names of a run's experiment: short, "my_ppo", and whole, "my_ppo --learning-rate 0.001"."""
+    """The names of a run's experiment: short, "my_ppo", and whole, "my_ppo --gamma 0.9 --total-timesteps 2048"."""
     options = dict(about["options"])
     short = options.pop("exp_name", None) or about["script"]
     return short, " ".join([short, *map(typed, options.items())])
+
+
+def without_steps(whole):
+    """A whole name without the length of the runs: "my_ppo --gamma 0.9"."""
+    return re.sub(r" --total-timesteps \d+", "", whole)
 
 
 def found_in(folder, env_id):
@@ -45,7 +52,8 @@ def chosen(experiments, name):
     """The whole name of the one experiment that `name` means; SystemExit with the names that there are otherwise."""
     if name in experiments:
         return name
-    meant = [whole for whole, runs in experiments.items() if runs[0][0] == name]
+    meant = [whole for whole in experiments if without_steps(whole) == name]
+    meant = meant or [whole for whole, runs in experiments.items() if runs[0][0] == name]
     if len(meant) != 1:
         names = "\n".join(f'  "{whole}" ({len(runs)} runs)' for whole, runs in experiments.items())
         what = "is none of the experiments" if not meant else "may mean several of the experiments; name one whole"

@@ -3,9 +3,11 @@
     python benchmark/elo.py runs/SlimeVolley-v0__ppo_selfplay__1__20261122-074204
 
 Prints a table in Markdown. A player's rating is that of a logistic model, 0 for the random player: 400 more are ten
-wins to one loss. A run keeps an older self at every --eval-every.
+wins to one loss. A run keeps its newest two checkpoints; with recipes/with/selfplay-evaluation.diff it keeps an older
+self at every --eval-every, too.
 """
 
+import contextlib
 import dataclasses
 import itertools
 import sys
@@ -24,7 +26,8 @@ import enjoy  # noqa: E402
 class Args:
     run: tyro.conf.Positional[Path]  # folder of a run of ppo_selfplay.py, or of an edited copy
     games: int = 64  # whole games of each pair, half of them in either seat
-    players: int = 8  # older selves that play, evenly chosen; the last is among them
+    env_id: str | None = None  # another game than the one that they learned: of SlimeVolley-v0 whole matches, say
+    players: int = 8  # checkpoints that play, evenly chosen; the last is among them
     seed: int = 1  # of the games and the samples
 
 
@@ -41,6 +44,19 @@ def ratings(wins):
     return 400 * np.log10(strength)
 
 
+def win_rate(script, agent, other, args, games):
+    """The share of `games` games that the agent wins from seat 0, draws as halves. `other` None plays at random."""
+    envs = script.make_envs(dataclasses.replace(args, num_envs=2 * games, capture_video=False), None)
+    (obs, _), scores, playing = envs.reset(seed=args.seed), 0, np.True_
+    with torch.no_grad(), contextlib.closing(envs):
+        while playing.any():  # until each has had its first end: to count all ends would favour short games
+            actions = agent(obs := torch.from_numpy(obs))[0].sample()
+            actions[1::2] = other(obs[1::2])[0].sample() if other else actions[1::2].random_(envs.single_action_space.n)
+            obs, reward, terminated, truncated, _ = envs.step(actions.numpy())
+            scores, playing = scores + playing * reward, playing & ~(terminated | truncated)
+    return (1 + np.sign(scores[::2]).mean()) / 2
+
+
 def tournament(script, agents, args, games, seed):
     """Wins [P, P] of the agents, of which None plays at random, in `games` games of each pair."""
     wins = np.zeros((len(agents), len(agents)))
@@ -53,7 +69,7 @@ def tournament(script, agents, args, games, seed):
                 one, other = other, one
             torch.manual_seed(seed := seed + 1)
             match = dataclasses.replace(args, seed=seed)
-            rate = script.win_rate(agents[one], agents[other], match, torch.device("cpu"), games // 2)
+            rate = win_rate(script, agents[one], agents[other], match, games // 2)
             wins[one, other] += rate * games / 2
             wins[other, one] += (1 - rate) * games / 2
     return wins
@@ -61,9 +77,10 @@ def tournament(script, agents, args, games, seed):
 
 def main():
     args = tyro.cli(Args, description=__doc__)
-    files = sorted(args.run.glob("older_checkpoint_*.pt"))
+    files = {file.stem[-12:]: file for file in sorted(args.run.glob("*checkpoint_*.pt"), reverse=True)}
+    files = [files[steps] for steps in sorted(files)]  # one of each step
     if not files or args.games < 2 or args.games % 2 or args.players < 1:
-        sys.exit(f"error: {args.run} must have an older_checkpoint_*.pt, --games be even, --players at least 1")
+        sys.exit(f"error: {args.run} must have a checkpoint_*.pt, --games be even, --players at least 1")
     torch.set_num_threads(1)
     chosen = sorted({round(i) for i in np.linspace(len(files) - 1, 0, args.players)})
     loaded = [enjoy.load(files[i]) for i in chosen]
@@ -73,9 +90,11 @@ def main():
         envs, agent = enjoy.rebuild(script, state, None, capture_video=False)
         envs.close()
         agents.append(agent)
-    wins = tournament(script, agents, script.Args(**loaded[-1][0]["args"]), args.games, args.seed)
+    options = script.Args(**loaded[-1][0]["args"])
+    options = dataclasses.replace(options, env_id=args.env_id or options.env_id)
+    wins = tournament(script, agents, options, args.games, args.seed)
     rates = wins / args.games
-    print(f"Whole games of each pair: {args.games}. A draw is half a win.\n")
+    print(f"{options.env_id}, {args.games} games of each pair. A draw is half a win.\n")
     print("| steps | rating | wins against random | against the one before | against the last |\n|---|---|---|---|---|")
     for player, rating in enumerate(ratings(wins)):
         steps = f"{loaded[player - 1][0]['global_step']:,}" if player else "random"

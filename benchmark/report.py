@@ -7,6 +7,7 @@ script of any name and every --exp-name has rows and curves of its own. What is 
 """
 
 import argparse
+import csv
 import html
 import json
 import lzma
@@ -77,6 +78,11 @@ POST = [
 # What the post reports of ppo2 (ea25b9e), by environment.
 IDS = [f"{game}{'NoFrameskip' if game in GAMES[:3] else ''}-v4" for game in GAMES]
 PUBLISHED = dict(zip(IDS, POST[2][2:], strict=True))
+
+
+# {game: (score of random play, score of a human)}, by which Atari scores are usually normalised; benchmark/README.md.
+with open(Path(__file__).with_name("atari_human.csv")) as file:
+    HUMAN = {row["game"]: (float(row["random"]), float(row["human"])) for row in csv.DictReader(file)}
 
 
 class Run(NamedTuple):
@@ -304,6 +310,39 @@ def all_together(experiments):
         return iqm(np.concatenate(samples, axis=axis), axis=axis)
 
     return over_all(*samples), interval(samples, over_all), len(samples)
+
+
+def human_scores(experiments):
+    """{(script and options, steps): {game: scores of finished runs, float64 [runs]}} on Atari games, normalised.
+
+    0 is the score of random play and 1 that of a human."""
+    found = defaultdict(dict)
+    for one in experiments:
+        game = re.sub(r"^ALE/|(NoFrameskip)?-v\d+$", "", one.env_id)
+        finished = [run for run in one.ours if run.finished]
+        if game in HUMAN and finished:
+            random, human = HUMAN[game]
+            found[one.name, one.steps][game] = (scores(finished) - random) / (human - random)
+    return dict(found)
+
+
+def over_games(games):
+    """[(name, value, its 95% interval or None), ...] of {game: normalised scores}: median and interquartile mean.
+
+    The median is that of the games' means; the interquartile mean is that of all runs of all games. The interval is of
+    the stratified bootstrap, which draws anew among each game's runs (Agarwal et al., 2021)."""
+
+    def median(*samples, axis=-1):
+        return np.median([sample.mean(axis=axis) for sample in samples], axis=0)
+
+    def middle(*samples, axis=-1):
+        return iqm(np.concatenate(samples, axis=axis), axis=axis)
+
+    samples = list(games.values())
+    return [
+        (name, statistic(*samples), interval(samples, statistic))
+        for name, statistic in (("median", median), ("IQM", middle))
+    ]
 
 
 def readme_table(experiments):
@@ -627,6 +666,28 @@ def beside(experiments):
 <div class="beside">{"".join(charts)}</div>""" if charts else ""
 
 
+def beside_humans(experiments):
+    """A section on the scores of Atari games beside those of humans, or nothing."""
+    found = human_scores(experiments)
+    if not found:
+        return ""
+    summary, by_game = [], []
+    for (name, steps), games in found.items():
+        row = [name, steps, len(games)]
+        for _, value, bounds in over_games(games):
+            row.append(f"{value:.2f}" + (f" [{bounds[0]:.2f}, {bounds[1]:.2f}]" if bounds else ""))
+        summary += [row] if len(games) > 1 else []
+        by_game += [[game, name, steps, f"{each.mean():.2f} ({len(each)})"] for game, each in games.items()]
+    together = f"""<p>Over all games: the median of the games' means, and the interquartile mean (IQM) of all runs, with
+95% intervals by a bootstrap that draws among each game's runs (Agarwal et al., 2021).</p>
+{table(["experiment", "steps", "games", "median", "IQM"], summary)}""" if summary else ""
+    return f"""<h2>Atari scores beside humans</h2>
+<p>Human-normalised: 0 is the score of random play and 1 that of a human tester, as DQN Zoo lists them. Means over
+finished runs (number of runs).</p>
+{together}
+{table(["game", "experiment", "steps", "normalised score"], sorted(by_game))}"""
+
+
 def page(found):
     """The report on what load() found, as one text of HTML."""
     experiments = experiments_of(found)
@@ -682,6 +743,7 @@ and are not tested; nor are published scores, which the post on implementation d
 ppo2: they were measured elsewhere, with older versions of the environments.</p>
 {scored}
 {others}
+{beside_humans(experiments)}
 {libraries}
 {beside(experiments)}
 <h2>Curves</h2>

@@ -2,10 +2,13 @@
 
     SEEDS="1 2 3" WORKERS=2 benchmark/ours/classic_control.sh CartPole-v1
 
-benchmark/README.md lists the variables. A run that is done is skipped, and one that was stopped goes on from its newest
-checkpoint; ppo2's have none and start anew. What tells runs apart is the script and its options, the seed among them.
+The words behind it choose the experiments that have all of them. LIST=1 lists the runs and makes none;
+benchmark/README.md has the other variables. A run that is done is skipped, and one that was stopped goes on from its
+newest checkpoint; ppo2's have none and start anew. What tells runs apart is the script and its options, the seed among
+them.
 """
 
+import argparse
 import csv
 import dataclasses
 import fcntl
@@ -189,5 +192,12 @@ def main(experiments):
 
 
 if __name__ == "__main__":
+    plain = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=plain, allow_abbrev=False)
+    parser.add_argument("words", nargs="*", metavar="WORD", help="of the experiments to make; without, all")
+    words, options = parser.parse_known_args()  # a word may be an option of an experiment
+    chosen = {*words.words, *options}
+    if sys.stdin.isatty():
+        parser.error("the experiments come from a pipe, as in benchmark/ours/classic_control.sh")
     lines = [line.strip() for line in sys.stdin]
-    sys.exit(main([line for line in lines if line and set(sys.argv[1:]) <= set(line.split())]) > 0)
+    sys.exit(main([line for line in lines if line and chosen <= set(line.split())]) > 0)

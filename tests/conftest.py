@@ -1,6 +1,8 @@
 """What holds in every test, and the fixtures that several files share."""
 
+import os
 import signal
+from unittest import mock
 
 import pytest
 import torch
@@ -23,6 +25,13 @@ def pytest_collection_modifyitems(items):
 
     Those that make a second device known to torch come last: a process keeps it."""
     items.sort(key=lambda item: (item.path.name not in FORKING, item.path.name in LAST))
+
+
+@pytest.fixture(autouse=True)
+def environment():
+    """What a test or a script sets in the environment, as MUJOCO_GL for a film, is gone in the next test."""
+    with mock.patch.dict(os.environ):
+        yield
 
 
 def pytest_addoption(parser):

@@ -43,11 +43,12 @@ OPTIONS = {
     "ppo_atari_envpool": ATARI,
     "ppo_atari_multigpu": ATARI,
     "ppo_atari_cleanba": ATARI,
+    "impala_atari_cleanba": ATARI.replace("--update-epochs 1", "--network nature"),
     "ppo_continuous_action": "--num-steps 128 --total-timesteps 4096 --num-minibatches 4 --update-epochs 2",
     "ppo_procgen": ATARI,
     "ppo_multidiscrete": f"{CLASSIC} --env-id toy_envs:Choices-v0",
     "ppo_multidiscrete_mask": f"{CLASSIC} --env-id toy_envs:Choices-v0",
-    "ppo_selfplay": f"{CLASSIC} --num-minibatches 4 --eval-every 0 --env-id toy_envs:Signs-v0",
+    "ppo_selfplay": f"{CLASSIC} --num-minibatches 4 --env-id toy_envs:Signs-v0",
 }
 
 

@@ -1,6 +1,7 @@
 """Runs ppo_atari_multigpu.py as several ranks: forked from this process, where the libraries are loaded already."""
 
 import os
+import re
 import signal
 import socket
 import sys
@@ -54,7 +55,13 @@ class Ranks:
         return [self.codes[pid] for pid in self.pids]
 
     def said(self, rank):
-        return (self.folder / f"rank_{rank}").read_text()
+        return said(self.folder, rank)
+
+
+def said(folder, rank):
+    """What a rank said, without what Python 3.14's resource tracker says of any process that was forked."""
+    text = (folder / f"rank_{rank}").read_text()
+    return re.sub(r".*UserWarning: resource_tracker: .*\n  warnings.warn\(\n", "", text)
 
 
 def child(rank, group, options, folder, change, module):

@@ -8,6 +8,7 @@ import collections
 import contextlib
 import linecache
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import torch
@@ -138,14 +139,17 @@ def simulated(script):
     """The script runs on DEVICE, its threads too; yields the Simulation."""
     begin()
     simulation, patches = Simulation(script), []
-    if hasattr(script.module, "Actor"):
-        run = script.module.Actor.run
+    if hasattr(script.module, "ThreadPoolExecutor"):
 
-        def run_on_device(actor):
-            with simulation:
-                run(actor)
+        class Pool(ThreadPoolExecutor):
+            def submit(self, work, *args):
+                def on_device():
+                    with simulation:
+                        return work(*args)
 
-        patches.append((script.module.Actor, "run", run_on_device))
+                return super().submit(on_device)
+
+        patches.append((script.module, "ThreadPoolExecutor", Pool))
     patches.append((script.module, "torch", Torch(simulation)))
     patches.append((torch.nn.modules.rnn, "_VF", SimpleNamespace(lstm=lstm)))
     before = torch._C._only_lift_cpu_tensors()

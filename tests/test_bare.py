@@ -15,7 +15,7 @@ from toy_envs import MASK, MULTIDISCRETE, ROOT, SCRIPTS, SELFPLAY, checkpoint, n
 
 MINING = "--env-id MicrortsMining-v1 --total-timesteps 64 --num-envs 1 --num-steps 32"
 RUNS = {script.name: script.tiny for script in SCRIPTS} | dict.fromkeys((MULTIDISCRETE.name, MASK.name), MINING)
-RUNS[SELFPLAY.name] = "--num-envs 2 --num-steps 32 --total-timesteps 128 --eval-every 0"
+RUNS[SELFPLAY.name] = "--num-envs 2 --num-steps 32 --total-timesteps 128"
 
 
 @pytest.fixture

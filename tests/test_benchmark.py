@@ -158,6 +158,21 @@ def test_a_sweep_lists_its_runs(path):
     assert {line.split()[0] for line in lines} <= {f"{name}.py" for name in report.PAIRS} | set(report.PAIRS.values())
 
 
+@pytest.mark.parametrize("script", ["sweep.py", "ours/classic_control.sh"])
+def test_help_starts_no_sweep(script):
+    """Whatever stands beside it; and an option of an experiment is a word like any other."""
+    python = [sys.executable] if script.endswith(".py") else []
+    command = [*python, ROOT / "benchmark" / script, "CartPole-v1", "--help"]
+    environment = os.environ | {"PYTHON": sys.executable, "LIST": "1"}
+    process = subprocess.run(command, env=environment, input="ppo.py\n", capture_output=True, text=True)
+    assert (process.returncode, process.stderr) == (0, "")
+    assert process.stdout.startswith("usage: sweep.py [-h] [WORD ...]") and "LIST=1 lists the runs" in process.stdout
+    command = [sys.executable, ROOT / "benchmark" / "sweep.py", "--env-id", "A-v0", "--bf16"]
+    lines = "ppo.py --env-id A-v0\nppo.py --bf16 --env-id A-v0\n"
+    process = subprocess.run(command, env=environment | {"SEEDS": "1"}, input=lines, capture_output=True, text=True)
+    assert process.stdout == "ppo.py --bf16 --env-id A-v0 (seed 1)\n"
+
+
 def test_a_task_of_a_slurm_array_is_one_of_the_runs():
     """And there is no task beyond the last."""
     path = ROOT / "benchmark" / "ours" / "atari.sh"
@@ -482,6 +497,39 @@ def test_a_copy_that_logs_less_is_collected(run, tmp_path, monkeypatch):
     assert len(list(report.charts_of(experiment))) == 2 + len(report.METRICS) - 1
 
 
+def scored(env_id, scores, steps=1024, wanted=1024):
+    """Finished runs of ppo_atari_cleanba.py with these final scores, as report.load gives them."""
+    about = {"steps": steps, "steps_wanted": wanted, "options": {}, "seed": 1}
+    runs = [report.Run(about, {"return": np.full(200, score)}, {}) for score in scores]
+    return {("ours", "ppo_atari_cleanba", env_id, "{}", wanted): runs}
+
+
+def test_atari_scores_beside_humans():
+    """0 is random play, 1 a human; the median is of games' means, the IQM of all runs; others are left out."""
+    assert len(report.HUMAN) == 57 and all(human > random for random, human in report.HUMAN.values())
+    found = scored("Pong-v5", [-20.7, 14.6, 14.6]) | scored("BreakoutNoFrameskip-v4", [1.7, 30.5, 59.3])
+    found |= scored("ALE/Boxing-v5", [24.1, 24.1, 24.1]) | scored("CartPole-v1", [500.0] * 3)
+    found |= scored("Alien-v5", [7127.7] * 3, steps=512)
+    [(name, games)] = report.human_scores(report.experiments_of(found)).items()
+    assert name == ("ppo_atari_cleanba.py", "1k") and set(games) == {"Boxing", "Breakout", "Pong"}
+    expected = {"Boxing": [2, 2, 2], "Breakout": [0, 1, 2], "Pong": [0, 1, 1]}
+    for game, values in expected.items():
+        np.testing.assert_allclose(games[game], values, atol=1e-12)
+    (median, value, bounds), (_, iqm, iqm_bounds) = report.over_games(games)
+    assert median == "median" and value == pytest.approx(1.0) and iqm == pytest.approx((1 + 1 + 1 + 2 + 2) / 5)
+    assert 0 <= bounds[0] < 1 < bounds[1] <= 2 and iqm_bounds[0] < iqm < iqm_bounds[1]
+    assert report.over_games({"Pong": np.array([0.5])})[1] == ("IQM", 0.5, None)
+
+
+def test_the_page_has_atari_scores_beside_humans():
+    found = scored("Pong-v5", [-20.7, 14.6]) | scored("Breakout-v5", [1.7, 59.3])
+    section = report.beside_humans(report.experiments_of(found))
+    assert '<td class="">Pong</td>' in section and "0.50 (2)" in section and "1.00 (2)" in section
+    assert re.search(r'<td class="">2</td><td class="">0.75 \[0.00, 1.50\]</td>', section)
+    assert "over all games" not in report.beside_humans(report.experiments_of(scored("Pong-v5", [1.0]))).lower()
+    assert report.beside_humans(report.experiments_of(scored("CartPole-v1", [1.0]))) == ""
+
+
 # COMPARING ONE'S OWN
 
 
@@ -518,6 +566,7 @@ def test_two_experiments_of_a_folder_are_compared(run, tmp_path):
     folder = tmp_path / "runs"
     for seed in (1, 2):
         copy_of(run, folder, seed=seed)
+        copy_of(run, folder, seed=seed, gamma=0.9)  # another experiment, which "ppo" does not mean
         copy_of(run, folder, "my_ppo", seed, old="[core 3]", new=f"[core 3], {seed}")
         copy_of(run, folder, seed=seed, exp_name="slow", learning_rate=1e-5)
         copy_of(run, folder, seed=seed, exp_name="slow", learning_rate=1e-6)
@@ -544,6 +593,8 @@ def test_two_experiments_of_a_folder_are_compared(run, tmp_path):
     whole = "slow --learning-rate 1e-05 --total-timesteps 2048"
     assert ambiguous.returncode == 1 and f'"{whole}" (2 runs)' in ambiguous.stderr
     assert start("--a", "ppo", "--b", whole).returncode == 0
+    heading = start("--a", "ppo", "--b", "slow --learning-rate 1e-05").stdout.splitlines()[0]
+    assert f"ppo --total-timesteps 2048 (a) and {whole} (b): " in heading
     assert "is none of the experiments" in start("--a", "ppo", "--b", "nix").stderr
     assert "the same experiment" in start("--a", "ppo", "--b", "ppo").stderr
     assert start("--a", "ppo", "--b", "my_ppo", "--env-id", "Acrobot-v1").returncode == 1

@@ -22,7 +22,7 @@ import ppo_atari_cleanba as script
 import ppo_atari_multigpu
 
 SMALL = "--num-envs 8 --num-steps 8 --num-minibatches 2 --update-epochs 1 --threads 1"
-SIZE = "--num-envs 6 --num-steps 4 --num-minibatches 2 --threads 1 --save-every 0"
+SIZE = "--num-envs 12 --num-steps 4 --num-minibatches 2 --threads 1 --save-every 0"
 TIMES = {"charts/SPS", "charts/wait_for_rollouts", "charts/wait_for_agents", "charts/wait_difference"}
 
 
@@ -32,7 +32,7 @@ def none_is_left(module):
 
     def closed(run):
         close(run)
-        assert not [thread for thread in threading.enumerate() if isinstance(thread, module.Actor)]
+        assert not [thread for thread in threading.enumerate() if thread.name.startswith("actor")]
 
     module.Run.close = closed
 
@@ -66,7 +66,7 @@ def slow(module, method, seconds, only=None):
     work = getattr(owner, name)
 
     def slowly(*args, **kwargs):
-        if only is None or threading.current_thread().name == f"Thread-{only + 1}":
+        if only is None or threading.current_thread().name.startswith(f"actor-{only}_"):
             time.sleep(seconds)
         return work(*args, **kwargs)
 
@@ -85,8 +85,8 @@ def record(file):
 
     def forward_seen(agent, obs):
         policy, values = forward(agent, obs)
-        if isinstance(thread := threading.current_thread(), script.Actor):
-            seen.setdefault(thread.name, []).append((fingerprint(agent), values.tolist()))
+        if (name := threading.current_thread().name).startswith("actor"):
+            seen.setdefault(name, []).append((fingerprint(agent), values.tolist()))
         return policy, values
 
     def step_seen(agent, optimizer, minibatch, *args):
@@ -192,7 +192,7 @@ def test_an_actor_that_raises_ends_the_run(tmp_path):
     group = Ranks(0, options, tmp_path, lambda rank: (none_is_left(script), fail_at(60)), script)
     assert group.wait(240) == [1]
     said = group.said(0)
-    assert "in play\n" in said and "in fails\n" in said
+    assert "in actor\n" in said and "in fails\n" in said
     assert said.splitlines()[-1] == "ZeroDivisionError: of the user's own code"
     assert checkpoint(newest_run(tmp_path))["update"] >= 2
 
@@ -291,7 +291,7 @@ def test_twenty_ends_without_a_deadlock(how, module, tmp_path):
         module.importlib.metadata.distributions = lambda: ()  # of no use here, and slow
         for number in range(20):
             sys.argv = [f"{module.__name__}.py", *f"{SIZE} --network nature --seed {number}".split()]
-            sys.argv += ["--total-timesteps", "320" if how == "last update" else "100000"]
+            sys.argv += ["--total-timesteps", "640" if how == "last update" else "100000"]
             sys.argv += ["--actor-threads", str(number % 3 + 1)] + ["--no-concurrency"] * (number % 5 == 4)
             step, code = ends(how, module, random.Random(number)), 0
             try:
@@ -314,10 +314,10 @@ def test_twenty_ends_without_a_deadlock(how, module, tmp_path):
 @pytest.mark.parametrize(
     "options, error",
     [
-        ("--actor-threads 3", "error: --num-envs 8 cannot be shared equally among 1 ranks of 3 actor threads"),
-        ("--actor-threads 0", "error: --num-envs 8 cannot be shared equally among 1 ranks of 0 actor threads"),
-        ("--actor-device cuda:99", "error: there is no --actor-device cuda:99, but cpu"),
-        ("--actor-device tpu", "error: there is no --actor-device tpu, but cpu"),
+        ("--actor-threads 3", "error: --num-envs 8 is no multiple of 1 ranks x 3 threads"),
+        ("--actor-threads 0", "error: --num-envs 8 is no multiple of 1 ranks x 0 threads"),
+        ("--actor-device cuda:99", "error: --actor-device cuda:99: "),
+        ("--actor-device tpu", "error: --actor-device tpu: RuntimeError: Expected one of cpu, cuda, "),
     ],
 )
 def test_what_cannot_work_is_one_line(options, error, tmp_path):

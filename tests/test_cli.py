@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+from test_procgen import every_script_with_its_games
 from toy_envs import (
     ATARI,
     CLASSIC_CONTROL,
@@ -169,7 +170,7 @@ def test_a_package_that_the_script_needs_is_missing(script, tmp_path):
         assert not list(folder.glob("runs/*"))
 
 
-@every_script
+@every_script_with_its_games
 @pytest.mark.parametrize("flag, package", [("--track", "wandb"), ("--capture-video", "moviepy")])
 def test_a_package_for_an_option_is_missing(script, flag, package, tmp_path, capfd, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)  # its import raises ModuleNotFoundError

@@ -41,17 +41,16 @@ SAVING = ("parts[name].state_dict(), copy", "torch.save(state, data")  # at the 
 ACTORS = 2  # threads, each with half of the environments
 OF_MULTIGPU = READS | {
     "torch.stack(ends).cpu()": UPDATES,  # what the ranks tell each other of episodes that ended
-    "own = rows[rows %": UPDATES * EPOCHS * MINIBATCHES,  # how many of a minibatch's rows are a rank's own
+    "own = rows[rows //": UPDATES * EPOCHS * MINIBATCHES,  # how many of a minibatch's rows are a rank's own
     "weights = torch.cat(": 1,  # before a checkpoint
 }
 OF_CLEANBA = OF_MULTIGPU | {"envs.step(action.cpu()": ACTORS * UPDATES * STEPS, "next_value = ": ACTORS * UPDATES}
-OF_CLEANBA["own = rows[rows //"] = OF_CLEANBA.pop("own = rows[rows %")
+OF_CLEANBA["gae(rewards, values.cpu()"] = ACTORS * UPDATES
 OF_IMPALA = {
     "envs.step(action.cpu()": ACTORS * UPDATES * STEPS,
     'batch["logprobs"].cpu()': ACTORS * UPDATES,  # the actor waits until its batch is complete
-    "gather(columns).flatten(-2).cpu()": UPDATES,
+    "zip(*ends.cpu()": UPDATES,
     "torch.stack(tensors).tolist()": UPDATES,
-    "own = (columns %": UPDATES * MINIBATCHES,
     "weights = torch.cat(": 1,
 }
 OWN_READS = {

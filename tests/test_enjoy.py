@@ -3,7 +3,10 @@
 import os
 import pickle
 import re
+import signal
 import sys
+from ctypes.util import find_library
+from pathlib import Path
 from types import SimpleNamespace
 
 import cv2
@@ -11,7 +14,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from test_procgen import with_qt
+from test_procgen import every_script_with_its_games, with_qt
 from toy_envs import (
     ENVPOOL,
     LSTM,
@@ -24,6 +27,7 @@ from toy_envs import (
     Target,
     checkpoint,
     finish,
+    newest_run,
     patched,
     start,
     train,
@@ -76,10 +80,7 @@ def cartpole(tmp_path_factory):
     return train(ppo, options, tmp_path_factory.mktemp("run"))
 
 
-procgen = pytest.param(PROCGEN, marks=with_qt, id=PROCGEN.name)
-
-
-@pytest.mark.parametrize("script", [*SCRIPTS, LSTM, ENVPOOL, procgen], ids=lambda script: script.name)
+@every_script_with_its_games
 def test_whole_games_of_every_script(script, tmp_path, capsys):
     """Of EnvPool's, which draw nothing for us, what the agent sees is filmed, into the run's folder."""
     few = "--total-timesteps 32 --num-envs 2 --num-steps 8 --num-minibatches 2 --update-epochs 1"
@@ -350,6 +351,21 @@ def test_a_window(cartpole, capsys, monkeypatch):
     assert sorted(cartpole.iterdir()) == before
 
 
+def test_ctrl_c(cartpole, tmp_path):
+    """No traceback: during the imports it ends the program, during the games it ends with what was seen."""
+    (tmp_path / "gymnasium.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(600)")
+    process = start([ROOT / "enjoy.py", cartpole], tmp_path, PYTHONPATH=str(tmp_path))
+    assert process.stdout.readline() == "importing\n"
+    process.send_signal(signal.SIGINT)
+    assert finish(process) == (-signal.SIGINT, "", "")
+    process = start([ROOT / "enjoy.py", cartpole, "--episodes", "1000000"], tmp_path)
+    while not process.stdout.readline().startswith("game 2"):
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    status, output, errors = finish(process)
+    assert (status, errors) == (130, "") and re.search(r"\n\d+ games: mean .*\n$", "\n" + output)
+
+
 def test_nothing_to_show(tmp_path):
     """Neither vectors nor any planes of a 10 x 10 board are pictures."""
     planes = SimpleNamespace(render_mode=None), np.zeros((1, 26, 10, 10), np.uint8)
@@ -441,6 +457,42 @@ def test_where_nothing_can_be_drawn(cartpole, monkeypatch):
     monkeypatch.setattr(gym.envs.classic_control.CartPoleEnv, "render", lambda env: 1 / 0)
     assert "division by zero" in refusal(cartpole, video=True, video_folder=cartpole.parent)
     assert enjoy.enjoy(enjoy.Args(cartpole, episodes=1))
+
+
+# A program for another process: a run of a script that says what its environments would be drawn with.
+DRAWN = """
+import os, sys
+import gymnasium, ppo_continuous_action
+gymnasium.make = lambda *args, **kwargs: sys.exit(f"drawn with {os.environ.get('MUJOCO_GL')}")
+sys.argv[0] = "ppo_continuous_action.py"
+ppo_continuous_action.main()
+"""
+
+
+def test_mujoco_is_filmed_without_a_screen(tmp_path, monkeypatch):
+    """By the script, and by enjoy.py with a script that cannot; both choose EGL. What cannot draw is named."""
+    monkeypatch.delenv("MUJOCO_GL", raising=False)
+    for options, display, drawn in (("--capture-video", "", "egl"), ("", "", None), ("--capture-video", ":7", None)):
+        _, _, errors = finish(start(["-c", DRAWN, *options.split()], tmp_path, DISPLAY=display))
+        assert errors == f"drawn with {drawn}\n"
+    film = "--capture-video" if find_library("EGL") else ""
+    script = ROOT / f"{BOX.name}.py"
+    options = f"--env-id Hopper-v5 --total-timesteps 256 --num-steps 256 {film}"
+    status, _, errors = finish(start([script, *options.split()], tmp_path, DISPLAY=""))
+    assert status == 0, errors
+    run = newest_run(tmp_path)
+    command = [ROOT / "enjoy.py", run, "--episodes", "1", "--video"]
+    status, _, errors = finish(start(command, tmp_path, DISPLAY="", MUJOCO_GL="nothing"))
+    assert status == 1 and re.fullmatch(r"error: [^\n]*MUJOCO_GL=nothing[^\n]*\n", errors)
+    if film:
+        assert list(run.glob("videos-*/*.mp4"))
+        copy, chosen = run / script.name, 'os.environ.setdefault("MUJOCO_GL", "egl")'
+        copy.write_text(script.read_text().replace(chosen, "pass"))
+        status, output, errors = finish(start(command, tmp_path, DISPLAY=""))
+        assert (status, len(list(Path(output.split("films: ")[1].strip()).iterdir()))) == (0, 1), errors
+    else:
+        status, _, errors = finish(start(command, tmp_path, DISPLAY=""))
+        assert status == 1 and re.fullmatch(r"error: [^\n]*MUJOCO_GL[^\n]*\n", errors)
 
 
 def test_bad_input(cartpole, tmp_path):

@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 import torch
-from ranks import SMALL, Ranks, script
+from ranks import SMALL, Ranks, said, script
 from toy_envs import ROOT, checkpoint, finish, needs_procgen, newest_run, scalars, start
 
 import ppo_atari_envpool
@@ -241,7 +241,7 @@ def test_rank_0_alone_says_and_writes_something(tmp_path):
     for name in losses:
         assert logs[2][name] == [(2048, pytest.approx(logs[0][name][0][1], rel=1e-4, abs=1e-6))]
     assert len(list((tmp_path / "2/runs").iterdir())) == 1
-    rank_0, rank_1 = [(tmp_path / "2" / f"rank_{rank}").read_text() for rank in (0, 1)]
+    rank_0, rank_1 = [said(tmp_path / "2", rank) for rank in (0, 1)]
     assert "watch it with" in rank_0 and "2.05k/2.05k steps" in rank_0 and rank_1 == ""
 
 

@@ -9,8 +9,9 @@ from dependencies import EXTRAS, ROOT, asked, block, needed
 from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from toy_envs import TEXTS
 
-SCRIPTS = sorted(path.name for path in ROOT.glob("*.py"))
+SCRIPTS = ["enjoy.py", *(f"{script.name}.py" for script in TEXTS)]  # and no copy of the user's
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT, OPTIONAL = PYPROJECT["project"], PYPROJECT["project"]["optional-dependencies"]
 LOCKED = tomllib.loads((ROOT / "poetry.lock").read_text())["package"]

@@ -9,7 +9,18 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from toy_envs import CLASSIC_CONTROL, PROCGEN, checkpoint, finish, patched, same_weights, scalars, start, train
+from toy_envs import (
+    CLASSIC_CONTROL,
+    PROCGEN,
+    SCRIPTS,
+    checkpoint,
+    finish,
+    patched,
+    same_weights,
+    scalars,
+    start,
+    train,
+)
 
 import ppo_procgen as script
 
@@ -21,6 +32,10 @@ except ImportError:
     has_qt = False
 with_qt = pytest.mark.skipif(
     not has_qt, reason="no Qt 5 here (Debian: libqt5gui5), so EnvPool's own Procgen is not tried, only games like it"
+)
+every_script_with_its_games = pytest.mark.parametrize(
+    "script",
+    [pytest.param(script, marks=with_qt if script == PROCGEN else (), id=script.name) for script in SCRIPTS],
 )
 
 N = 8

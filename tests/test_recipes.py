@@ -2,6 +2,7 @@
 
 import importlib
 import math
+import os
 import re
 import shutil
 import subprocess
@@ -12,7 +13,7 @@ from types import SimpleNamespace
 import gymnasium as gym
 import pytest
 import torch
-from toy_envs import ROOT, Clock, checkpoint, needs_procgen, patched, scalars, train
+from toy_envs import ROOT, TEXTS, Clock, checkpoint, needs_procgen, patched, scalars, train
 
 import enjoy
 
@@ -31,6 +32,7 @@ TINY = {
     "ppo_atari.py": "--total-timesteps 32 --num-envs 2 --num-steps 8",
     "ppo_atari_lstm.py": "--total-timesteps 64 --num-envs 4 --num-steps 8",
     "ppo_continuous_action.py": "--env-id Hopper-v5 --total-timesteps 256 --num-envs 2 --num-steps 64",
+    "ppo_selfplay.py": "--env-id toy_envs:Signs-v0 --total-timesteps 128 --num-envs 2 --num-steps 32",
     "ppo_procgen.py": "--total-timesteps 32 --num-envs 2 --num-steps 8",
     "ppo_multidiscrete.py": "--env-id toy_envs:Choices-v0 --total-timesteps 128 --num-envs 2 --num-steps 32",
     "ppo_multidiscrete_mask.py": "--env-id toy_envs:Choices-v0 --total-timesteps 128 --num-envs 2 --num-steps 32",
@@ -64,20 +66,28 @@ def test_it_applies_without_fuzz(recipe):
     assert all(len(line) <= 121 for line in recipe.diff.splitlines() if line.startswith("+"))
 
 
-@pytest.mark.skipif(shutil.which("patch") is None, reason="there is no patch")
+def by_command(recipe, script, folder):
+    """The text of a script, the recipe applied to it by the command for users: patch, and git where there is none."""
+    copy = folder / recipe.script.name
+    copy.write_text(script.read_text())
+    if shutil.which("patch"):
+        subprocess.run(["patch", "--fuzz=0", copy, recipe.file], check=True, capture_output=True)
+    else:
+        outside = os.environ | {"GIT_CEILING_DIRECTORIES": str(folder.parent)}
+        subprocess.run(["git", "apply", "-p0", recipe.file], cwd=folder, env=outside, check=True, capture_output=True)
+    return copy.read_text()
+
+
 @pytest.mark.parametrize("recipe", RECIPES[::10], ids=lambda recipe: recipe.name)
-def test_patch_makes_the_same_script(recipe, tmp_path):
-    """By the README's command."""
-    command = ["patch", "--fuzz=0", "-o", tmp_path / "my_ppo.py", recipe.script, recipe.file]
-    subprocess.run(command, check=True, capture_output=True)
-    assert (tmp_path / "my_ppo.py").read_text() == patched_script(recipe)
+def test_a_users_command_makes_the_same_script(recipe, tmp_path):
+    assert by_command(recipe, recipe.script, tmp_path) == patched_script(recipe)
 
 
 def test_a_recipe_for_each_detail():
     """At least one *without* for every detail that has a mark in a script."""
-    marks = {mark for path in ROOT.glob("ppo*.py") for mark in re.findall(r"\[(\w+ \d+)\]", path.read_text())}
-    # aux 1 to 3 are off by default, Cleanba's are a system of their own, and a game of two needs both players
-    marks -= {"aux 1", "aux 2", "aux 3", "selfplay 1"} | {mark for mark in marks if mark.startswith("cleanba")}
+    marks = set().union(*(script.marks for script in TEXTS))
+    # aux 2 is a script, Cleanba's and IMPALA's are systems of their own, and a game of two needs both players
+    marks -= {"aux 2", "selfplay 1"} | {mark for mark in marks if mark.startswith(("cleanba", "impala"))}
     absent = {mark.replace(" ", "-") for mark in marks}
     names = {re.match(r"\w+-\d+", recipe.file.stem)[0] for recipe in RECIPES if recipe.name.startswith("without")}
     assert names == absent
@@ -283,9 +293,7 @@ def test_an_evaluation_changes_nothing(recipe, made, tmp_path):
     assert same(torch.load(runs[0] / "best.pt", weights_only=True)["parts"], kept["parts"])
 
 
-@pytest.mark.skipif(shutil.which("patch") is None, reason="there is no patch")
 @pytest.mark.parametrize("script", ["ppo_shared", "ppo_atari", "ppo_atari_envpool", "ppo_multidiscrete"])
 def test_an_evaluation_fits_other_scripts(script, tmp_path, monkeypatch):
-    command = ["patch", "-o", tmp_path / "fitted.py", ROOT / f"{script}.py", by_name["with/evaluation"].file]
-    subprocess.run(command, check=True, capture_output=True)
+    (tmp_path / "fitted.py").write_text(by_command(by_name["with/evaluation"], ROOT / f"{script}.py", tmp_path))
     assert (tmp_path / "fitted.py").read_text().count("evaluate(agent, args, device)") == 2

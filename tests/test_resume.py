@@ -12,6 +12,7 @@ import time
 import numpy as np
 import pytest
 import torch
+from test_procgen import every_script_with_its_games
 from toy_envs import (
     SCRIPTS,
     Clock,
@@ -74,15 +75,17 @@ CLOCK = "--num-envs 2 --num-steps 16 --total-timesteps 384 --num-minibatches 2 -
 
 
 @every_script
-def test_a_run_killed_twice_ends_as_one_that_was_not(script, tmp_path):
+def test_a_run_killed_three_times_ends_as_one_that_was_not(script, tmp_path):
     """Weights, optimizer, schedules, random numbers, statistics and log: bit for bit, as Clock has no chance in it."""
     whole = on_clock(script, f"{CLOCK} --anneal-clip", tmp_path / "whole")
     run = killed(script, 5, f"{CLOCK} --anneal-clip", tmp_path / "killed")
     assert checkpoint(run)["global_step"] == 4 * 32
     assert scalars(run)["losses/entropy"][-1][0] == 5 * 32  # there is something to cut away
+    killed(script, 5, f"--resume {run}", tmp_path / "killed")  # before it has a checkpoint of its own
     killed(script, 9, f"--resume {run}", tmp_path / "killed")
     on_clock(script, f"--resume {run}", tmp_path / "killed")
     assert [path.name for path in run.parent.iterdir()] == [run.name]
+    assert len(list(run.glob("events.*"))) == 3 and all(file.stat().st_size for file in run.glob("events.*"))
 
     expected, log = without_speed(scalars(whole)), without_speed(scalars(run))
     assert [step for step, _ in log["losses/policy_loss"]] == list(range(32, 385, 32))
@@ -100,7 +103,7 @@ def test_a_run_killed_twice_ends_as_one_that_was_not(script, tmp_path):
         assert all(torch.equal(state[name], optimizer["state"][number][name]) for name in state)
 
 
-@every_script
+@every_script_with_its_games
 def test_a_killed_run_on_its_real_environment_goes_on(script, tmp_path):
     """From its newest checkpoint, in new episodes: its log has each step once, and the schedules go on."""
     run = killed(script, 5, f"{script.tiny} --save-every 2 --learning-rate 0.01", tmp_path, toy=False)

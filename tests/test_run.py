@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 import tyro
-from test_procgen import with_qt
+from test_procgen import every_script_with_its_games, with_qt
 from toy_envs import (
     PROCGEN,
     ROOT,
@@ -67,7 +67,7 @@ class Played(gym.Wrapper):
         return answer
 
 
-@every_script
+@every_script_with_its_games
 def test_a_run_on_its_real_environment(script, tmp_path):
     """The folder and all that is in it; every finished game is logged; the first minibatch's ratio is exactly 1."""
     module, ratios = script.module, []
@@ -117,7 +117,7 @@ def test_a_run_on_its_real_environment(script, tmp_path):
     assert min(deviation[passes - 1 :: passes]) > 1e-5  # so the policy does move between
 
 
-@every_script
+@every_script_with_its_games
 def test_the_same_seed_gives_the_same_run(script, tmp_path):
     one, again, other = (
         train(script, f"{script.tiny} --seed {seed}", tmp_path / name)
@@ -427,7 +427,7 @@ FILMED = [pytest.param(script, marks=with_qt if script == PROCGEN else ()) for s
 @pytest.mark.filterwarnings("ignore:.*autoreset mode is same-step")
 @pytest.mark.parametrize("script", FILMED, ids=lambda script: script.name)
 def test_video(script, tmp_path):
-    """Not of MuJoCo, which needs the system's OpenGL to film."""
+    """MuJoCo's are in test_enjoy.py: they need the system's EGL."""
     folder = train(script, f"{script.tiny} --capture-video", tmp_path)
     films = list(folder.glob("videos*/*.mp4"))
     assert films and all(b"ftyp" in film.read_bytes()[:32] and film.stat().st_size > 1000 for film in films)

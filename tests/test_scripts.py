@@ -203,7 +203,7 @@ def test_the_parts_come_in_one_order(script):
     ]  # fmt: skip
     places.append(source.rindex("\nif __name__"))
     assert places == sorted(places) and places[0] == 0
-    processes = {"gather", "sum_over_ranks", "every_rank", "Actor", "learn"}  # of the scripts that have several
+    processes = {"gather", "sum_over_ranks", "every_rank", "actor", "learn"}  # of the scripts that have several
     others = processes | {"win_rate"}  # nor are matches a part of PPO
     parts = [name for name in names[names.index(first) : names.index("one_line")] if name not in others]
     assert parts == [first, loss, "clipped_gradient", "gradient_step", "train"]

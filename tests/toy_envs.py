@@ -130,8 +130,8 @@ SELFPLAY = Script(
     tiny="--env-id toy_envs:Signs-v0 --total-timesteps 512 --num-envs 2 --num-steps 32",
     images=None,
     defaults={
-        "total_timesteps": 3_000_000, "num_envs": 64, "num_minibatches": 16, "learning_rate": 1e-3, "anneal_lr": False,
-        "ent_coef": 0.0, "env_id": "SlimeVolley-v0", "eval_every": 30, "one_seat": False,
+        "total_timesteps": 4_000_000, "num_envs": 64, "num_minibatches": 16, "learning_rate": 1e-3,
+        "env_id": "SlimeVolley-v0",
     },
 )  # fmt: skip
 SCRIPTS = [PPO, SHARED, ATARI, LSTM, ENVPOOL, MULTIGPU, CONTINUOUS, PROCGEN, MULTIDISCRETE, MASK, SELFPLAY]

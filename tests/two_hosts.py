@@ -122,5 +122,9 @@ if __name__ == "__main__":
         try:
             make_hosts()
             check(Path(folder))
+        except BaseException:
+            for output in sorted(Path(folder).glob("*/*_host[01]")):
+                print(f"{output.name}:", *output.read_text().splitlines()[-40:], sep="\n  ", flush=True)
+            raise
         finally:
             remove_hosts()

@@ -4,8 +4,8 @@
     python benchmark/ablation effects
 
 `run` makes the runs that are missing, seed by seed, into build/ablation, and collects them into
-benchmark/ablation/results. `effects` computes the effects from these, and writes them into the headers of the recipes
-and into benchmark/ablation/README.md.
+benchmark/ablation/results. `effects` computes the effects from these, writes them into the headers of the recipes and
+into benchmark/ablation/README.md, and draws docs/effects.svg.
 """
 
 import argparse
@@ -18,7 +18,9 @@ import runpy
 import sys
 from pathlib import Path
 
+import matplotlib
 import numpy as np
+from matplotlib.figure import Figure
 from scipy import stats
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,7 +29,7 @@ RESULTS = Path(__file__).parent / "results"
 sys.path.insert(0, str(ROOT))
 
 from benchmark.collect import collect  # noqa: E402
-from benchmark.report import WINDOW, load  # noqa: E402
+from benchmark.report import COLORS, GRAY, WINDOW, load  # noqa: E402
 from benchmark.sweep import machine  # noqa: E402
 from recipes.__main__ import KEYS, apply, recipes, write  # noqa: E402
 
@@ -115,14 +117,46 @@ def effects():
 
 
 def interval(difference):
-    """"+4.2 [-1.0, 9.4]"."""
+    """ "+4.2 [-1.0, 9.4]"."""
     return f"{difference[0]:+.1f} [{difference[1]:.1f}, {difference[2]:.1f}]"
+
+
+def studies():
+    """{"core-3": what studies found about it}, from docs/details.md."""
+    rows = re.findall(r'^\| <a id="([\w-]+)"></a>.*\| (.*) \|$', (ROOT / "docs/details.md").read_text(), re.MULTILINE)
+    return dict(rows)
+
+
+def draw(tables, path):
+    """Draws the effects as points with their intervals, of each environment the final return and the curve's mean.
+
+    The picture is an SVG without a background, in colours that are readable on white and on black."""
+    settings = {"svg.hashsalt": "ppo", "svg.fonttype": "none", "font.size": 8.5, "axes.titlesize": 9}
+    colored = ["text.color", "axes.labelcolor", "axes.edgecolor", "axes.titlecolor", "xtick.color", "ytick.color"]
+    heights = [len(rows) for rows in tables.values()]
+    with matplotlib.rc_context(settings | dict.fromkeys(colored, GRAY)):
+        figure = Figure(figsize=(9, 0.9 * len(heights) + 0.19 * sum(heights)), layout="constrained")
+        panels = figure.subplots(len(heights), 2, squeeze=False, sharey="row", height_ratios=heights)
+        for ((env_id, steps), rows), pair in zip(tables.items(), panels, strict=True):
+            for axes, what, column in zip(pair, ("final return", "mean of the curve"), (3, 4), strict=True):
+                for y, row in enumerate(rows):
+                    mean, low, high = row[column]
+                    color = GRAY if low <= 0 <= high else COLORS["ours"]
+                    axes.plot([low, high], [y, y], color=color, linewidth=1.2)
+                    axes.plot(mean, y, "o", color=color, markersize=3.5)
+                axes.axvline(0, color=GRAY, linewidth=0.8)
+                axes.set_title(f"{env_id}, {steps:,} steps: {what}")
+                axes.set_yticks(range(len(rows)), [row[0].file.stem for row in rows])
+                axes.spines[["top", "right"]].set_visible(False)
+            pair[0].invert_yaxis()
+        figure.savefig(path, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
 
 
 def write_effects():
     """Writes the effects into the recipes' headers and into the table of this folder's README."""
-    lines, said = [], {}
-    for (env_id, steps), rows in effects().items():
+    lines, said, found, tables = [], {}, studies(), effects()
+    draw(tables, ROOT / "docs/effects.svg")
+    for (env_id, steps), rows in tables.items():
         _, parent, _, _, _ = rows[0]
         finals, areas = [run.score for run in parent], [area(run) for run in parent]
         lines += [
@@ -130,12 +164,13 @@ def write_effects():
             f"`{rows[0][0].script.name}` itself, with {len(parent)} seeds, ends at {np.mean(finals):.1f} ± "
             f"{np.std(finals, ddof=1):.1f}; the mean of its curve is {np.mean(areas):.1f} ± "
             f"{np.std(areas, ddof=1):.1f} (standard deviations).", "",
-            "| recipe | what stands in the detail's place | seeds | final return | mean of the curve |",
-            "|---|---|---|---|---|",
+            "| recipe | what stands in the detail's place | seeds | final return | mean of the curve | studies found |",
+            "|---|---|---|---|---|---|",
         ]  # fmt: skip
         for recipe, _, runs, final, whole in rows:
             link = f"[{recipe.file.stem}](../../recipes/{recipe.name}.diff)"
-            cells = link, recipe.header["what"], str(len(runs)), interval(final), interval(whole)
+            detail = re.match(r"\w+-\d+", recipe.file.stem)[0]
+            cells = link, recipe.header["what"], str(len(runs)), interval(final), interval(whole), found[detail]
             lines.append(f"| {' | '.join(cells)} |")
             said.setdefault(recipe.name, []).append(
                 f"{env_id}, {steps} steps, {len(runs)} seeds: final return {interval(final)}, mean of the curve "

@@ -1,0 +1,87 @@
+"""Searches a script's hyperparameters with Optuna.
+
+    pip install ".[search]"
+    python recipes/search.py ppo.py --trials 50 --seeds 3 --env-id CartPole-v1 --total-timesteps 50000
+
+What is no option of the search goes to the script. A trial is one choice of hyperparameters, run with each seed. Its
+score is the mean return of the last 100 episodes, averaged over the seeds; it ends early where its first seeds are
+below the median of the trials before it. The study is kept in a file: the same command goes on with it, and commands
+that run side by side share it. To search for something else, copy this file and change `suggest`.
+"""
+
+import argparse
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import optuna
+import torch
+
+
+def suggest(trial):
+    """The options of a trial, {name: value}."""
+    return {
+        "learning-rate": trial.suggest_float("learning-rate", 1e-5, 1e-2, log=True),
+        "num-steps": trial.suggest_categorical("num-steps", [32, 64, 128, 256, 512]),
+        "update-epochs": trial.suggest_int("update-epochs", 1, 16),
+        "gamma": 1 - trial.suggest_float("1 - gamma", 1e-3, 1e-1, log=True),
+        "gae-lambda": trial.suggest_float("gae-lambda", 0.8, 1.0),
+        "clip-coef": trial.suggest_float("clip-coef", 0.1, 0.4),
+        "ent-coef": trial.suggest_float("ent-coef", 1e-5, 1e-1, log=True),
+    }
+
+
+def words(options):
+    """{"seed": 1} as ["--seed=1"]."""
+    return [f"--{name}={value}" for name, value in options.items()]
+
+
+def score(command, folder, name, seed):
+    """The mean return of the last 100 episodes of a run by `command`; CalledProcessError where it failed."""
+    where = words({"runs-folder": folder, "exp-name": name, "seed": seed, "save-every": 0})
+    with open(folder / "log", "a") as log:
+        subprocess.run([sys.executable, *command, *where], stdout=log, stderr=log, check=True)
+    [checkpoint] = folder.glob(f"*__{name}__{seed}__*/checkpoint_*.pt")
+    return float(np.mean(torch.load(checkpoint, weights_only=True)["returns"]))
+
+
+def objective(args, command, trial):
+    """The score of a trial; TrialPruned where it is not worth another seed."""
+    scores, command = [], [*command, *words(suggest(trial))]
+    folder = args.folder / f"{trial.datetime_start:%Y%m%d-%H%M%S-%f}"
+    folder.mkdir()
+    for seed in range(1, args.seeds + 1):
+        scores.append(score(command, folder, f"trial-{trial.number}", seed))
+        trial.report(np.mean(scores), seed)
+        if seed < args.seeds and trial.should_prune():
+            raise optuna.TrialPruned
+    return np.mean(scores)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser.add_argument("script", help="such as ppo.py")
+    parser.add_argument("--trials", type=int, default=50, help="how many this command makes")
+    parser.add_argument("--seeds", type=int, default=3, help="runs of a trial")
+    parser.add_argument("--folder", type=Path, default=Path("runs/search"), help="of the study and its runs")
+    args, others = parser.parse_known_args()
+    args.folder.mkdir(parents=True, exist_ok=True)
+    storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(args.folder / "study")))
+    command = [args.script, *others]
+    study = optuna.create_study(
+        study_name=shlex.join(command), storage=storage, load_if_exists=True, direction="maximize",
+        pruner=optuna.pruners.MedianPruner(n_startup_trials=5),
+    )  # fmt: skip
+    study.optimize(lambda trial: objective(args, command, trial), args.trials, catch=subprocess.CalledProcessError)
+    done = study.get_trials(states=[optuna.trial.TrialState.COMPLETE])
+    if not done:
+        sys.exit(f"error: no trial came to its end; {args.folder}/*/log has what the runs said")
+    best = suggest(optuna.trial.FixedTrial(study.best_params))
+    print(f"{len(done)} of {len(study.trials)} trials came to their end; the best scored {study.best_value:.4g}:")
+    print(shlex.join(["python", *command, *words(best)]))
+
+
+if __name__ == "__main__":
+    main()

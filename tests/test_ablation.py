@@ -1,0 +1,87 @@
+"""benchmark/ablation: which runs it makes, what an effect is, and where it is written."""
+
+import importlib
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from scipy import stats
+from toy_envs import ROOT
+
+ablation = importlib.import_module("benchmark.ablation.__main__")
+RECIPES = {recipe.file.stem: recipe for recipe in ablation.recipes()}
+
+
+@pytest.fixture
+def folders(tmp_path, monkeypatch):
+    """Runs, results, README, picture and recipes' headers go into a folder; of the recipes there are two."""
+    monkeypatch.setattr(ablation, "FOLDER", tmp_path / "runs")
+    monkeypatch.setattr(ablation, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(ablation, "recipes", lambda: [RECIPES["core-3"], RECIPES["core-4"], RECIPES["atari-6"]])
+    return tmp_path
+
+
+def test_it_makes_the_runs_that_are_missing(folders, monkeypatch):
+    """The parent's and one of each recipe of the set, with each seed, and collects them; it counts those that fail."""
+    args = SimpleNamespace(details="core", env_id="CartPole-v1", steps=1024, seeds=1)
+    made, make_run = [], ablation.make_run
+    monkeypatch.setattr(ablation, "make_run", lambda script, *rest: made.append(script.stem) or make_run(script, *rest))
+    assert ablation.make_runs(args) == 0 and made == ["ppo", "core-3", "core-4"]
+    assert (folders / "runs/core-4.py").read_text() != (folders / "runs/ppo.py").read_text()
+    monkeypatch.setattr(ablation, "make_run", lambda *run: made.append(run[2]))  # all fail
+    args.seeds = 2
+    assert ablation.make_runs(args) == 3 and made[3:] == [2, 2, 2]
+    [(key, rows)] = ablation.effects().items()
+    assert key == ("CartPole-v1", 1024) and {row[0].file.stem for row in rows} == {"core-3", "core-4"}
+    assert all(len(row[1]) == len(row[2]) == 1 for row in rows)
+
+
+def test_an_effect_is_without_less_with_it_by_welch():
+    with_it, without = [10.0, 12.0, 14.0, 11.0], [20.0, 30.0, 25.0]
+    mean, low, high = ablation.effect(with_it, without)
+    assert mean == pytest.approx(25 - 11.75)
+    a, b = np.var(without, ddof=1) / 3, np.var(with_it, ddof=1) / 4
+    freedom = (a + b) ** 2 / (a**2 / 2 + b**2 / 3)
+    half = stats.t.ppf(0.975, freedom) * np.sqrt(a + b)
+    assert (low, high) == pytest.approx((mean - half, mean + half))
+    assert ablation.interval((mean, low, high)) == f"+13.2 [{low:.1f}, {high:.1f}]"
+
+
+def test_the_mean_of_a_curve():
+    """After each update the mean of the last 100 episodes up to it; an update before the first end says nothing."""
+    episodes = {"step": np.arange(10, 2010, 10), "return": np.arange(200.0)}
+    run = SimpleNamespace(episodes=episodes, updates={"step": np.array([5, 20, 1000, 2000])})
+    assert ablation.area(run) == pytest.approx(np.mean([0.5, np.arange(0, 100).mean(), np.arange(100, 200).mean()]))
+
+
+def test_the_newest_effects_are_written():
+    """The README's tables, the recipes' headers and the picture are those of the results."""
+    text = (ROOT / "benchmark/ablation/README.md").read_text()
+    found = ablation.studies()
+    for (env_id, steps), rows in ablation.effects().items():
+        assert f"### {env_id}, {steps:,} steps" in text and len(rows) > 5
+        assert [row[3][0] for row in rows] == sorted(row[3][0] for row in rows)
+        for recipe, _, runs, final, whole in rows:
+            shown = f"| {len(runs)} | {ablation.interval(final)} | {ablation.interval(whole)} | "
+            detail = "-".join(recipe.file.stem.split("-")[:2])
+            [row] = [line for line in text.splitlines() if f"[{recipe.file.stem}](" in line and shown in line]
+            assert row.endswith(f"| {found[detail]} |")
+            assert (
+                f"{env_id}, {steps} steps, {len(runs)} seeds: final return {ablation.interval(final)}"
+                in (recipe.header["measured effect"])
+            )
+
+
+def test_what_studies_found():
+    found = ablation.studies()
+    assert found["core-4"] == "E: helps; A: helps a little, in 4 of 5 tasks" and found["core-6"] == "nothing"
+    assert {"-".join(name.split("-")[:2]) for name in RECIPES if name.startswith(("core", "continuous"))} <= set(found)
+
+
+def test_the_picture(tmp_path):
+    """One row of panels for an environment; what has 0 in its interval is gray."""
+    rows = [(RECIPES["core-3"], [], [], (-5, -9, -1), (-1, -2, 1)), (RECIPES["core-4"], [], [], (0, -1, 1), (3, 2, 4))]
+    ablation.draw({("A-v1", 1000): rows, ("B-v1", 2000): rows}, tmp_path / "effects.svg")
+    text = (tmp_path / "effects.svg").read_text()
+    assert text.count("core-3") == text.count("core-4") == 2 and "B-v1, 2,000 steps: mean of the curve" in text
+    assert text.count("stroke: #3b7dd8; stroke-width: 1.2") == text.count("stroke: #797979; stroke-width: 1.2") == 4

@@ -1,0 +1,76 @@
+"""recipes/search.py: its trials, against a script whose score follows from its options, and with ppo.py itself."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from toy_envs import ROOT, newest_run
+
+# The score of trial i is the i-th of SCORES for two seeds, 0.5 less for one; it fails where that is "fails".
+SCRIPT = """
+import os, pathlib, sys, torch
+options = dict(word[2:].split("=") for word in sys.argv[1:])
+score = os.environ["SCORES"].split()[int(options["exp-name"].removeprefix("trial-"))]
+if score == "fails":
+    sys.exit("error: as it was told")
+folder = pathlib.Path(options["runs-folder"], f"Env__{options['exp-name']}__{options['seed']}__now")
+folder.mkdir()
+seed = int(options["seed"])
+torch.save({"returns": [float(score) + seed, float(score) + seed - 3]}, folder / "checkpoint_000000000001.pt")
+(folder / "learning-rate").write_text(options["learning-rate"])
+"""
+
+
+def search(folder, *words, **environment):
+    """What the search says and logs, and its exit status."""
+    command = [sys.executable, ROOT / "recipes/search.py", *map(str, words)]
+    environment = os.environ | environment
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    return done.stdout, done.stderr, done.returncode
+
+
+@pytest.fixture
+def script(tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    return "script.py"
+
+
+def test_the_best_trial_is_said_as_a_command(script, tmp_path):
+    """Its score is the mean over seeds of the mean return; a second command goes on with the study."""
+    said, log, status = search(tmp_path, script, "--trials", 3, "--seeds", 2, SCORES="1 7.5 3")
+    assert status == 0 and said.startswith("3 of 3 trials came to their end; the best scored 7.5:\npython script.py ")
+    assert len(list(tmp_path.glob("runs/search/*/Env__trial-*"))) == 6
+    [best] = tmp_path.glob("runs/search/*/Env__trial-1__2__now")
+    assert f" --learning-rate={(best / 'learning-rate').read_text()} " in said
+    said, log, status = search(tmp_path, script, "--trials", 1, "--seeds", 2, SCORES="1 7.5 3 8")
+    assert said.startswith("4 of 4 trials came to their end; the best scored 8:")
+
+
+def test_a_poor_trial_is_given_up_after_its_first_seed(script, tmp_path):
+    """From the sixth on, where it is below the median of those before."""
+    said, log, status = search(tmp_path, script, "--trials", 7, "--seeds", 2, SCORES="1 2 3 4 5 2.5 3.5")
+    assert log.count(" pruned.") == 1 and said.startswith("6 of 7 trials")
+    assert [len(list(tmp_path.glob(f"runs/search/*/Env__trial-{i}__*"))) for i in range(7)] == [2, 2, 2, 2, 2, 1, 2]
+
+
+def test_a_trial_that_fails_is_left_out(script, tmp_path):
+    said, log, status = search(tmp_path, script, "--trials", 3, "--seeds", 1, SCORES="1 fails 2")
+    assert status == 0 and said.startswith("2 of 3 trials came to their end; the best scored 1.5:")
+
+
+def test_a_search_in_which_all_trials_fail_says_where_to_look(script, tmp_path):
+    said, log, status = search(tmp_path, script, "--trials", 2, SCORES="fails fails")
+    assert status == 1 and log.endswith("error: no trial came to its end; runs/search/*/log has what the runs said\n")
+    [one, two] = tmp_path.glob("runs/search/*/log")
+    assert one.read_text() == two.read_text() == "error: as it was told\n"
+
+
+def test_it_searches_ppo(tmp_path):
+    """What it does not know goes to the script, and the command that it says is one that the script takes."""
+    options = "--env-id", "CartPole-v1", "--total-timesteps", 4096, "--num-envs", 8
+    said, log, status = search(tmp_path, ROOT / "ppo.py", "--trials", 1, "--seeds", 1, *options)
+    assert status == 0, log
+    command = said.splitlines()[1].split()[1:]
+    subprocess.run([sys.executable, *command], cwd=tmp_path, check=True, capture_output=True)
+    assert (newest_run(tmp_path) / "run.json").read_text().count('"num_envs": 8') == 1
