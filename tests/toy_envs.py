@@ -404,8 +404,11 @@ def start(arguments, folder, stderr=subprocess.PIPE, **environment):
 
 
 def finish(process, seconds=300):
-    """Waits for the end; (exit status, output, errors)."""
-    output, errors = process.communicate(timeout=seconds)
+    """Waits for the end; (exit status, output, errors). What does not end in time is killed."""
+    try:
+        output, errors = process.communicate(timeout=seconds)
+    finally:
+        process.kill()
     return process.returncode, output, errors
 
 
