@@ -3,9 +3,9 @@
     python benchmark/ablation run --details core --env-id CartPole-v1 --steps 50000 --seeds 10
     python benchmark/ablation effects
 
-`run` makes the runs that are missing, seed by seed, into build/ablation, and collects them into
-benchmark/ablation/results. `effects` computes the effects from these, writes them into the headers of the recipes and
-into benchmark/ablation/README.md, and draws docs/effects.svg.
+`run` makes the runs that neither build/ablation nor benchmark/ablation/results has, seed by seed, into build/ablation,
+and collects them into the results. `effects` computes the effects from these, writes them into the headers of the
+recipes and into benchmark/ablation/README.md, and draws docs/effects.svg.
 """
 
 import argparse
@@ -53,6 +53,11 @@ def run_of(script, env_id, seed):
     return next((file.parent for file in found), None)
 
 
+def has_result(script, env_id, seed, steps):
+    """Whether the results have this run."""
+    return (RESULTS / f"ours/{env_id}__{script.stem}__{seed}__total_timesteps={steps}.json").exists()
+
+
 def make_run(script, env_id, seed, steps):
     """Makes one run in a child of this process, which has imported the libraries already; True where that went well."""
     if child := os.fork():
@@ -75,7 +80,7 @@ def make_runs(args):
     importlib.import_module("ppo")  # and the libraries with it
     for seed in range(1, args.seeds + 1):
         for script in chosen:
-            if run_of(script, args.env_id, seed) is None:
+            if run_of(script, args.env_id, seed) is None and not has_result(script, args.env_id, seed, args.steps):
                 well = make_run(script, args.env_id, seed, args.steps)
                 failed += not well
                 print(f"{script.stem}, seed {seed}: {'finished' if well else 'failed'}", flush=True)
