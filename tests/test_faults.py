@@ -62,9 +62,14 @@ def test_a_signal_saves_and_ends_the_run(number, tmp_path):
 
 # A program for another process: ppo.py, its first update without an end.
 ENDLESS = """
-import sys, time, ppo
+import signal, sys, time, ppo
 def gradient_step(*args):
     print("learning", flush=True)
+    for _ in range(6000):
+        if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
+            break
+        time.sleep(0.01)
+    print("told to stop", flush=True)
     time.sleep(1000)
 ppo.gradient_step, sys.argv = gradient_step, ["ppo.py"]
 ppo.main()
@@ -73,9 +78,9 @@ ppo.main()
 
 def test_the_second_ctrl_c_ends_the_program_at_once(tmp_path):
     process = start(["-c", ENDLESS], tmp_path)
-    while "learning" not in process.stdout.readline():
-        pass
-    process.send_signal(signal.SIGINT)
+    assert any("learning" in line for line in iter(process.stdout.readline, ""))
+    process.send_signal(signal.SIGINT)  # the next waits for what it does: two that are pending are one
+    assert any("told to stop" in line for line in iter(process.stdout.readline, ""))
     with pytest.raises(subprocess.TimeoutExpired):  # the first waits for the update's end
         process.wait(timeout=1)
     process.send_signal(signal.SIGINT)

@@ -91,7 +91,8 @@ def run(ranks, options, folder, change=None, module=script):
 @pytest.mark.parametrize("float64", [False, True], ids=["float32", "float64"])
 def test_an_update_of_r_ranks_is_that_of_one_process(float64, tmp_path):
     """The rollout bit for bit; the gradient of its first minibatch, and the weights after 16 steps, to rounding."""
-    gradient_limit, weights_limit = (1e-12, 1e-12) if float64 else (1e-6, 2e-6)
+    # float32 adds in another order: under 1e-6 on an Intel, 2.9e-6 with 4 ranks on an AMD, in the value head's bias
+    gradient_limit, weights_limit = (1e-12, 1e-12) if float64 else (1e-5, 2e-6)
     for ranks in (0, 1, 2, 4):
         folder = tmp_path / str(ranks)
         run(ranks, ONE_UPDATE, folder, recorded(folder, float64))
