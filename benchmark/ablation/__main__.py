@@ -16,6 +16,7 @@ import os
 import re
 import runpy
 import sys
+import traceback
 from pathlib import Path
 
 import matplotlib
@@ -59,7 +60,9 @@ def has_result(script, env_id, seed, steps):
 
 
 def make_run(script, env_id, seed, steps):
-    """Makes one run in a child of this process, which has imported the libraries already; True where that went well."""
+    """Makes one run in a child of this process, which has imported the libraries already; True where that went well.
+
+    The folder's file log has what the runs printed, and why one failed."""
     if child := os.fork():
         return os.waitpid(child, 0)[1] == 0
     status = 1
@@ -68,7 +71,11 @@ def make_run(script, env_id, seed, steps):
         options = ["--env-id", env_id, "--seed", seed, "--total-timesteps", steps, "--save-every", 0]
         sys.argv = [script.name, *map(str, options), "--no-cuda"]
         with open("log", "a") as log, contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
-            runpy.run_path(str(script), run_name="__main__")
+            try:
+                runpy.run_path(str(script), run_name="__main__")
+            except BaseException:
+                traceback.print_exc()
+                raise
         status = 0
     finally:
         os._exit(status)
