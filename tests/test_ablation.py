@@ -1,6 +1,7 @@
 """benchmark/ablation: which runs it makes, what an effect is, and where it is written."""
 
 import importlib
+import shutil
 from types import SimpleNamespace
 
 import numpy as np
@@ -31,6 +32,8 @@ def test_it_makes_the_runs_that_are_missing(folders, monkeypatch):
     monkeypatch.setattr(ablation, "make_run", lambda *run: made.append(run[2]))  # all fail
     args.seeds = 2
     assert ablation.make_runs(args) == 3 and made[3:] == [2, 2, 2]
+    shutil.rmtree(folders / "runs")  # the results have those of seed 1
+    assert ablation.make_runs(args) == 3 and made[6:] == [2, 2, 2]
     [(key, rows)] = ablation.effects().items()
     assert key == ("CartPole-v1", 1024) and {row[0].file.stem for row in rows} == {"core-3", "core-4"}
     assert all(len(row[1]) == len(row[2]) == 1 for row in rows)

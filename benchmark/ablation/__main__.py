@@ -3,9 +3,9 @@
     python benchmark/ablation run --details core --env-id CartPole-v1 --steps 50000 --seeds 10
     python benchmark/ablation effects
 
-`run` makes the runs that are missing, seed by seed, into build/ablation, and collects them into
-benchmark/ablation/results. `effects` computes the effects from these, writes them into the headers of the recipes and
-into benchmark/ablation/README.md, and draws docs/effects.svg.
+`run` makes the runs that neither build/ablation nor benchmark/ablation/results has, seed by seed, into build/ablation,
+and collects them into the results. `effects` computes the effects from these, writes them into the headers of the
+recipes and into benchmark/ablation/README.md, and draws docs/effects.svg.
 """
 
 import argparse
@@ -16,6 +16,7 @@ import os
 import re
 import runpy
 import sys
+import traceback
 from pathlib import Path
 
 import matplotlib
@@ -53,8 +54,15 @@ def run_of(script, env_id, seed):
     return next((file.parent for file in found), None)
 
 
+def has_result(script, env_id, seed, steps):
+    """Whether the results have this run."""
+    return (RESULTS / f"ours/{env_id}__{script.stem}__{seed}__total_timesteps={steps}.json").exists()
+
+
 def make_run(script, env_id, seed, steps):
-    """Makes one run in a child of this process, which has imported the libraries already; True where that went well."""
+    """Makes one run in a child of this process, which has imported the libraries already; True where that went well.
+
+    The folder's file log has what the runs printed, and why one failed."""
     if child := os.fork():
         return os.waitpid(child, 0)[1] == 0
     status = 1
@@ -63,7 +71,11 @@ def make_run(script, env_id, seed, steps):
         options = ["--env-id", env_id, "--seed", seed, "--total-timesteps", steps, "--save-every", 0]
         sys.argv = [script.name, *map(str, options), "--no-cuda"]
         with open("log", "a") as log, contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
-            runpy.run_path(str(script), run_name="__main__")
+            try:
+                runpy.run_path(str(script), run_name="__main__")
+            except BaseException:
+                traceback.print_exc()
+                raise
         status = 0
     finally:
         os._exit(status)
@@ -75,7 +87,7 @@ def make_runs(args):
     importlib.import_module("ppo")  # and the libraries with it
     for seed in range(1, args.seeds + 1):
         for script in chosen:
-            if run_of(script, args.env_id, seed) is None:
+            if run_of(script, args.env_id, seed) is None and not has_result(script, args.env_id, seed, args.steps):
                 well = make_run(script, args.env_id, seed, args.steps)
                 failed += not well
                 print(f"{script.stem}, seed {seed}: {'finished' if well else 'failed'}", flush=True)
