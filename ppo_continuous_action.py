@@ -145,7 +145,11 @@ def make_env(args, index, folder):
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which ends its environments
     if args.capture_video and sys.platform == "linux" and not os.environ.get("DISPLAY"):  # [library]
         os.environ.setdefault("MUJOCO_GL", "egl")  # [library] MuJoCo draws without a screen
-    env = gym.make(args.env_id, render_mode="rgb_array" if args.capture_video and index == 0 else None)
+    filmed = args.capture_video and index == 0
+    cannot = f"{args.env_id} cannot be filmed; without a screen MuJoCo needs EGL (Debian: libegl1)"  # [check]
+    kinds = (AttributeError, ImportError, RuntimeError) if filmed else ()  # [check]
+    with one_line(cannot, *kinds):  # [check]
+        env = gym.make(args.env_id, render_mode="rgb_array" if filmed else None)
     actions = env.action_space  # [check]
     fits = isinstance(actions, gym.spaces.Box) and actions.dtype.kind == "f" and len(actions.shape) == 1  # [check]
     if not fits or not actions.is_bounded():  # [check]
