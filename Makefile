@@ -67,8 +67,8 @@ diffs: .venv/dev.stamp
 recipes: .venv/dev.stamp
 	$(BIN)/python recipes $(ARGS)
 
-# What each detail does: trains without each of them, and writes the effects into the recipes. Hours, on one core.
-ablation: .venv/benchmark.stamp
+# What each recipe does, of a detail or an idea: trains with it and without, and writes the effects. Hours, on one core.
+ablation: .venv/benchmark,dev.stamp
 	$(BIN)/python benchmark/ablation run $(ARGS)
 	$(BIN)/python benchmark/ablation effects
 

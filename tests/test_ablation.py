@@ -15,21 +15,23 @@ RECIPES = {recipe.file.stem: recipe for recipe in ablation.recipes()}
 
 @pytest.fixture
 def folders(tmp_path, monkeypatch):
-    """Runs, results, README, picture and recipes' headers go into a folder; of the recipes there are two."""
+    """Runs, results, README, picture and recipes' headers go into a folder; of the recipes there are four."""
     monkeypatch.setattr(ablation, "FOLDER", tmp_path / "runs")
     monkeypatch.setattr(ablation, "RESULTS", tmp_path / "results")
-    monkeypatch.setattr(ablation, "recipes", lambda: [RECIPES["core-3"], RECIPES["core-4"], RECIPES["atari-6"]])
+    chosen = [RECIPES[name] for name in ("dual-clip", "atari-6", "core-3", "core-4")]
+    monkeypatch.setattr(ablation, "recipes", lambda: chosen)
     return tmp_path
 
 
 def test_it_makes_the_runs_that_are_missing(folders, monkeypatch):
     """The parent's and one of each recipe of the set, with each seed, and collects them; it counts those that fail."""
-    args = SimpleNamespace(details="core", env_id="CartPole-v1", steps=1024, seeds=1)
+    args = SimpleNamespace(recipes="without/core", env_id="CartPole-v1", steps=1024, seeds=1)
     made, make_run = [], ablation.make_run
     monkeypatch.setattr(ablation, "make_run", lambda script, *rest: made.append(script.stem) or make_run(script, *rest))
     assert ablation.make_runs(args) == 0 and made == ["ppo", "core-3", "core-4"]
     assert (folders / "runs/core-4.py").read_text() != (folders / "runs/ppo.py").read_text()
     monkeypatch.setattr(ablation, "make_run", lambda *run: made.append(run[2]))  # all fail
+    assert [script.stem for script in ablation.scripts("with/dual")] == ["ppo", "dual-clip"]
     args.seeds = 2
     assert ablation.make_runs(args) == 3 and made[3:] == [2, 2, 2]
     shutil.rmtree(folders / "runs")  # the results have those of seed 1
@@ -66,9 +68,8 @@ def test_the_newest_effects_are_written():
         assert [row[3][0] for row in rows] == sorted(row[3][0] for row in rows)
         for recipe, _, runs, final, whole in rows:
             shown = f"| {len(runs)} | {ablation.interval(final)} | {ablation.interval(whole)} | "
-            detail = "-".join(recipe.file.stem.split("-")[:2])
-            [row] = [line for line in text.splitlines() if f"[{recipe.file.stem}](" in line and shown in line]
-            assert row.endswith(f"| {found[detail]} |")
+            [row] = [line for line in text.splitlines() if f"[{recipe.name}](" in line and shown in line]
+            assert row.endswith(f"| {found[recipe.name]} |")
             assert (
                 f"{env_id}, {steps} steps, {len(runs)} seeds: final return {ablation.interval(final)}"
                 in (recipe.header["measured effect"])
@@ -77,8 +78,9 @@ def test_the_newest_effects_are_written():
 
 def test_what_studies_found():
     found = ablation.studies()
-    assert found["core-4"] == "E: helps; A: helps a little, in 4 of 5 tasks" and found["core-6"] == "nothing"
-    assert {"-".join(name.split("-")[:2]) for name in RECIPES if name.startswith(("core", "continuous"))} <= set(found)
+    assert found["without/core-4"] == "E: helps; A: helps a little, in 4 of 5 tasks"
+    assert found["without/core-6"] == found["without/core-6-in-order"] == "nothing"
+    assert "skrl" in found["with/kl-learning-rate"] and set(found) == {recipe.name for recipe in RECIPES.values()}
 
 
 def test_the_picture(tmp_path):
@@ -86,5 +88,6 @@ def test_the_picture(tmp_path):
     rows = [(RECIPES["core-3"], [], [], (-5, -9, -1), (-1, -2, 1)), (RECIPES["core-4"], [], [], (0, -1, 1), (3, 2, 4))]
     ablation.draw({("A-v1", 1000): rows, ("B-v1", 2000): rows}, tmp_path / "effects.svg")
     text = (tmp_path / "effects.svg").read_text()
-    assert text.count("core-3") == text.count("core-4") == 2 and "B-v1, 2,000 steps: mean of the curve" in text
+    assert text.count("without/core-3") == text.count("without/core-4") == 2
+    assert "B-v1, 2,000 steps: mean of the curve" in text
     assert text.count("stroke: #3b7dd8; stroke-width: 1.2") == text.count("stroke: #797979; stroke-width: 1.2") == 4

@@ -1,6 +1,7 @@
-"""Measures what each detail does: trains a script, and the script without each of its details, with the same seeds.
+"""Measures what recipes do, a detail taken out or an idea put in: trains a script and its recipes with the same seeds.
 
-    python benchmark/ablation run --details core --env-id CartPole-v1 --steps 50000 --seeds 10
+    python benchmark/ablation run --recipes without/core --env-id CartPole-v1 --steps 50000 --seeds 10
+    python benchmark/ablation run --recipes "with/(muon|ppg)" --env-id CartPole-v1 --steps 50000 --seeds 10
     python benchmark/ablation effects
 
 `run` makes the runs that neither build/ablation nor benchmark/ablation/results has, seed by seed, into build/ablation,
@@ -35,10 +36,12 @@ from benchmark.sweep import machine  # noqa: E402
 from recipes.__main__ import KEYS, apply, recipes, write  # noqa: E402
 
 
-def scripts(details):
-    """The paths of the scripts to run, which it writes: the recipes' parent, and each recipe's. Old ones stay."""
+def scripts(names):
+    """The paths of the scripts to run, which it writes: the recipes' parents, and each recipe's. Old ones stay.
+
+    The names of the recipes, as without/core-3, begin as the regular expression `names` says."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    chosen = [recipe for recipe in recipes() if re.fullmatch(rf"without/{details}-\d.*", recipe.name)]
+    chosen = [recipe for recipe in recipes() if re.match(names, recipe.name)]
     chosen = [recipe for recipe in chosen if recipe.file.stem != "core-12"]  # it changes the log alone
     texts = {recipe.script.stem: recipe.script.read_text() for recipe in chosen}
     texts |= {recipe.file.stem: apply(recipe, recipe.script.read_text()) for recipe in chosen}
@@ -83,7 +86,7 @@ def make_run(script, env_id, seed, steps):
 
 def make_runs(args):
     """Makes the runs that are missing, one after the other, and collects all; returns how many failed."""
-    chosen, failed, about = scripts(args.details), 0, json.dumps(machine(workers=1), indent=2)
+    chosen, failed, about = scripts(args.recipes), 0, json.dumps(machine(workers=1), indent=2)
     importlib.import_module("ppo")  # and the libraries with it
     for seed in range(1, args.seeds + 1):
         for script in chosen:
@@ -134,9 +137,14 @@ def interval(difference):
 
 
 def studies():
-    """{"core-3": what studies found about it}, from docs/details.md."""
-    rows = re.findall(r'^\| <a id="([\w-]+)"></a>.*\| (.*) \|$', (ROOT / "docs/details.md").read_text(), re.MULTILINE)
-    return dict(rows)
+    """{recipe: what studies found about its detail, or where its idea is from}; of docs/details.md, or the header."""
+    text = (ROOT / "docs/details.md").read_text()
+    rows = dict(re.findall(r'^\| <a id="([\w-]+)"></a>.*\| (.*) \|$', text, re.MULTILINE))
+    found = {}
+    for recipe in recipes():
+        detail = re.match(r"without/(\w+-\d+)", recipe.name)
+        found[recipe.name] = rows[detail[1]] if detail else recipe.header["source"]
+    return found
 
 
 def draw(tables, path):
@@ -158,7 +166,7 @@ def draw(tables, path):
                     axes.plot(mean, y, "o", color=color, markersize=3.5)
                 axes.axvline(0, color=GRAY, linewidth=0.8)
                 axes.set_title(f"{env_id}, {steps:,} steps: {what}")
-                axes.set_yticks(range(len(rows)), [row[0].file.stem for row in rows])
+                axes.set_yticks(range(len(rows)), [row[0].name for row in rows])
                 axes.spines[["top", "right"]].set_visible(False)
             pair[0].invert_yaxis()
         figure.savefig(path, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
@@ -176,13 +184,12 @@ def write_effects():
             f"`{rows[0][0].script.name}` itself, with {len(parent)} seeds, ends at {np.mean(finals):.1f} ± "
             f"{np.std(finals, ddof=1):.1f}; the mean of its curve is {np.mean(areas):.1f} ± "
             f"{np.std(areas, ddof=1):.1f} (standard deviations).", "",
-            "| recipe | what stands in the detail's place | seeds | final return | mean of the curve | studies found |",
+            "| recipe | what it puts in place | seeds | final return | mean of the curve | studies found, or source |",
             "|---|---|---|---|---|---|",
         ]  # fmt: skip
         for recipe, _, runs, final, whole in rows:
-            link = f"[{recipe.file.stem}](../../recipes/{recipe.name}.diff)"
-            detail = re.match(r"\w+-\d+", recipe.file.stem)[0]
-            cells = link, recipe.header["what"], str(len(runs)), interval(final), interval(whole), found[detail]
+            link = f"[{recipe.name}](../../recipes/{recipe.name}.diff)"
+            cells = link, recipe.header["what"], str(len(runs)), interval(final), interval(whole), found[recipe.name]
             lines.append(f"| {' | '.join(cells)} |")
             said.setdefault(recipe.name, []).append(
                 f"{env_id}, {steps} steps, {len(runs)} seeds: final return {interval(final)}, mean of the curve "
@@ -202,7 +209,7 @@ def write_effects():
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=["run", "effects"])
-    parser.add_argument("--details", default="core", help="a set of details: core, atari, continuous, ...")
+    parser.add_argument("--recipes", default="without/core", help="how the names begin, a regular expression")
     parser.add_argument("--env-id", default="CartPole-v1")
     parser.add_argument("--steps", type=int, default=50_000)
     parser.add_argument("--seeds", type=int, default=10)
