@@ -1,6 +1,7 @@
 """benchmark/ablation: which runs it makes, what an effect is, and where it is written."""
 
 import importlib
+import re
 import shutil
 from types import SimpleNamespace
 
@@ -69,7 +70,7 @@ def test_the_newest_effects_are_written():
         for recipe, _, runs, final, whole in rows:
             shown = f"| {len(runs)} | {ablation.interval(final)} | {ablation.interval(whole)} | "
             [row] = [line for line in text.splitlines() if f"[{recipe.name}](" in line and shown in line]
-            assert row.endswith(f"| {found[recipe.name]} |")
+            assert row.endswith(f"| {found[recipe.name]} |") and len(re.split(r"(?<!\\)\|", row)) == 8
             assert (
                 f"{env_id}, {steps} steps, {len(runs)} seeds: final return {ablation.interval(final)}"
                 in (recipe.header["measured effect"])

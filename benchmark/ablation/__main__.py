@@ -190,7 +190,7 @@ def write_effects():
         for recipe, _, runs, final, whole in rows:
             link = f"[{recipe.name}](../../recipes/{recipe.name}.diff)"
             cells = link, recipe.header["what"], str(len(runs)), interval(final), interval(whole), found[recipe.name]
-            lines.append(f"| {' | '.join(cells)} |")
+            lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
             said.setdefault(recipe.name, []).append(
                 f"{env_id}, {steps} steps, {len(runs)} seeds: final return {interval(final)}, mean of the curve "
                 f"{interval(whole)} (95% intervals; that of {recipe.script.name} is {np.mean(finals):.1f}, "
