@@ -145,7 +145,7 @@ def make_env(args, index, folder):
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which ends its environments
     if args.capture_video and sys.platform == "linux" and not os.environ.get("DISPLAY"):  # [library]
         os.environ.setdefault("MUJOCO_GL", "egl")  # [library] MuJoCo draws without a screen
-    filmed = args.capture_video and index == 0
+    filmed = args.capture_video and index == 0  # [check]
     cannot = f"{args.env_id} cannot be filmed; without a screen MuJoCo needs EGL (Debian: libegl1)"  # [check]
     kinds = (AttributeError, ImportError, RuntimeError) if filmed else ()  # [check]
     with one_line(cannot, *kinds):  # [check]
