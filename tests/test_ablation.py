@@ -35,8 +35,15 @@ def test_it_makes_the_runs_that_are_missing(folders, monkeypatch):
     assert [script.stem for script in ablation.scripts("with/dual")] == ["ppo", "dual-clip"]
     args.seeds = 2
     assert ablation.make_runs(args) == 3 and made[3:] == [2, 2, 2]
+    args.steps, args.seeds = 2048, 1  # those of 1024 steps are other runs
+    assert ablation.make_runs(args) == 3 and made[6:] == [1, 1, 1]
+    args.steps, args.seeds = 1024, 2
     shutil.rmtree(folders / "runs")  # the results have those of seed 1
-    assert ablation.make_runs(args) == 3 and made[6:] == [2, 2, 2]
+    assert ablation.make_runs(args) == 3 and made[9:] == [2, 2, 2]
+    (folders / "results/ours/CartPole-v1__core-3__1.json").touch()  # at the default length
+    assert ablation.has_result(folders / "runs/core-3.py", "CartPole-v1", 1, 500_000)
+    assert not ablation.has_result(folders / "runs/core-3.py", "CartPole-v1", 1, 2048)
+    (folders / "results/ours/CartPole-v1__core-3__1.json").unlink()
     [(key, rows)] = ablation.effects().items()
     assert key == ("CartPole-v1", 1024) and {row[0].file.stem for row in rows} == {"core-3", "core-4"}
     assert all(len(row[1]) == len(row[2]) == 1 for row in rows)

@@ -481,8 +481,8 @@ def test_mujoco_is_filmed_without_a_screen(tmp_path, monkeypatch):
     status, _, errors = finish(start([script, *options.split()], tmp_path, DISPLAY=""))
     assert status == 0, errors
     run = newest_run(tmp_path)
-    none = start([script, *options.split(), "--capture-video"], tmp_path, DISPLAY="", MUJOCO_GL="nothing")
-    status, output, errors = finish(none)
+    filming = [script, *options.split(), "--capture-video"]
+    status, _, errors = finish(start(filming, tmp_path, DISPLAY="", MUJOCO_GL="nothing"))
     assert status == 1 and re.fullmatch(r"error: Hopper-v5 cannot be filmed; [^\n]*MUJOCO_GL: nothing[^\n]*\n", errors)
     command = [ROOT / "enjoy.py", run, "--episodes", "1", "--video"]
     status, _, errors = finish(start(command, tmp_path, DISPLAY="", MUJOCO_GL="nothing"))

@@ -30,7 +30,7 @@ FOLDER = ROOT / "build/ablation"
 RESULTS = Path(__file__).parent / "results"
 sys.path.insert(0, str(ROOT))
 
-from benchmark.collect import collect  # noqa: E402
+from benchmark.collect import collect, defaults  # noqa: E402
 from benchmark.report import COLORS, GRAY, WINDOW, load  # noqa: E402
 from benchmark.sweep import machine  # noqa: E402
 from recipes.__main__ import KEYS, apply, recipes, write  # noqa: E402
@@ -51,15 +51,18 @@ def scripts(names):
     return [FOLDER / f"{name}.py" for name in texts]
 
 
-def run_of(script, env_id, seed):
+def run_of(script, env_id, seed, steps):
     """The folder of a run that is done, which has its last checkpoint, the only one; None where there is none."""
-    found = FOLDER.glob(f"runs/{env_id}__{script.stem}__{seed}__*/checkpoint_*.pt")
-    return next((file.parent for file in found), None)
+    found = [file.parent for file in FOLDER.glob(f"runs/{env_id}__{script.stem}__{seed}__*/checkpoint_*.pt")]
+    found = [run for run in found if json.loads((run / "run.json").read_text())["args"]["total_timesteps"] == steps]
+    return next(iter(found), None)
 
 
 def has_result(script, env_id, seed, steps):
-    """Whether the results have this run."""
-    return (RESULTS / f"ours/{env_id}__{script.stem}__{seed}__total_timesteps={steps}.json").exists()
+    """Whether the results have this run; collect() leaves an option that is the default out of the name."""
+    is_default = defaults(script.read_text())["total_timesteps"] == steps
+    option = "" if is_default else f"__total_timesteps={steps}"
+    return (RESULTS / f"ours/{env_id}__{script.stem}__{seed}{option}.json").exists()
 
 
 def make_run(script, env_id, seed, steps):
@@ -90,15 +93,16 @@ def make_runs(args):
     importlib.import_module("ppo")  # and the libraries with it
     for seed in range(1, args.seeds + 1):
         for script in chosen:
-            if run_of(script, args.env_id, seed) is None and not has_result(script, args.env_id, seed, args.steps):
-                well = make_run(script, args.env_id, seed, args.steps)
+            which = script, args.env_id, seed, args.steps
+            if run_of(*which) is None and not has_result(*which):
+                well = make_run(*which)
                 failed += not well
                 print(f"{script.stem}, seed {seed}: {'finished' if well else 'failed'}", flush=True)
                 if well:
-                    (run_of(script, args.env_id, seed) / "machine.json").write_text(about)
+                    (run_of(*which) / "machine.json").write_text(about)
     for seed in range(1, args.seeds + 1):
         for script in chosen:
-            if run := run_of(script, args.env_id, seed):
+            if run := run_of(script, args.env_id, seed, args.steps):
                 collect(run, RESULTS, "unknown")
     return failed
 
@@ -134,6 +138,11 @@ def effects():
 def interval(difference):
     """ "+4.2 [-1.0, 9.4]"."""
     return f"{difference[0]:+.1f} [{difference[1]:.1f}, {difference[2]:.1f}]"
+
+
+def escape(text):
+    """A text as a cell of a Markdown table."""
+    return text.replace("|", r"\|")
 
 
 def studies():
@@ -190,7 +199,7 @@ def write_effects():
         for recipe, _, runs, final, whole in rows:
             link = f"[{recipe.name}](../../recipes/{recipe.name}.diff)"
             cells = link, recipe.header["what"], str(len(runs)), interval(final), interval(whole), found[recipe.name]
-            lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+            lines.append(f"| {' | '.join(escape(cell) for cell in cells)} |")
             said.setdefault(recipe.name, []).append(
                 f"{env_id}, {steps} steps, {len(runs)} seeds: final return {interval(final)}, mean of the curve "
                 f"{interval(whole)} (95% intervals; that of {recipe.script.name} is {np.mean(finals):.1f}, "
