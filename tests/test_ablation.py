@@ -1,6 +1,8 @@
 """benchmark/ablation: which runs it makes, what an effect is, and where it is written."""
 
 import importlib
+import json
+import lzma
 import re
 import shutil
 from types import SimpleNamespace
@@ -24,29 +26,67 @@ def folders(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_it_makes_the_runs_that_are_missing(folders, monkeypatch):
+def options(steps):
+    return {"total_timesteps": steps, "compile": False}
+
+
+def test_it_makes_the_runs_that_are_missing(folders, monkeypatch, capsys):
     """The parent's and one of each recipe of the set, with each seed, and collects them; it counts those that fail."""
-    args = SimpleNamespace(recipes="without/core", env_id="CartPole-v1", steps=1024, seeds=1)
+    what = {"script": "ppo.py", "env_id": "CartPole-v1", "compile": False}
+    args = SimpleNamespace(recipes="without/", steps=1024, seeds=1, **what)
     made, make_run = [], ablation.make_run
     monkeypatch.setattr(ablation, "make_run", lambda script, *rest: made.append(script.stem) or make_run(script, *rest))
     assert ablation.make_runs(args) == 0 and made == ["ppo", "core-3", "core-4"]
-    assert (folders / "runs/core-4.py").read_text() != (folders / "runs/ppo.py").read_text()
+    assert "not for ppo.py: without/atari-6" in capsys.readouterr().out
+    assert (folders / "runs/ppo/core-4.py").read_text() != (folders / "runs/ppo/ppo.py").read_text()
     monkeypatch.setattr(ablation, "make_run", lambda *run: made.append(run[2]))  # all fail
-    assert [script.stem for script in ablation.scripts("with/dual")] == ["ppo", "dual-clip"]
+    assert [script.stem for script in ablation.scripts("with/dual", "ppo.py")] == ["ppo", "dual-clip"]
     args.seeds = 2
     assert ablation.make_runs(args) == 3 and made[3:] == [2, 2, 2]
     args.steps, args.seeds = 2048, 1  # those of 1024 steps are other runs
     assert ablation.make_runs(args) == 3 and made[6:] == [1, 1, 1]
-    args.steps, args.seeds = 1024, 2
+    args.steps, args.compile = 1024, True  # and so are those without --compile
+    assert ablation.make_runs(args) == 3 and made[9:] == [1, 1, 1]
+    args.seeds, args.compile = 2, False
     shutil.rmtree(folders / "runs")  # the results have those of seed 1
-    assert ablation.make_runs(args) == 3 and made[9:] == [2, 2, 2]
+    assert ablation.make_runs(args) == 3 and made[12:] == [2, 2, 2]
     (folders / "results/ours/CartPole-v1__core-3__1.json").touch()  # at the default length
-    assert ablation.has_result(folders / "runs/core-3.py", "CartPole-v1", 1, 500_000)
-    assert not ablation.has_result(folders / "runs/core-3.py", "CartPole-v1", 1, 2048)
+    assert ablation.has_result(folders / "runs/ppo/core-3.py", "CartPole-v1", 1, options(500_000))
+    assert not ablation.has_result(folders / "runs/ppo/core-3.py", "CartPole-v1", 1, options(2048))
     (folders / "results/ours/CartPole-v1__core-3__1.json").unlink()
-    [(key, rows)] = ablation.effects().items()
-    assert key == ("CartPole-v1", 1024) and {row[0].file.stem for row in rows} == {"core-3", "core-4"}
+    [(what, rows)] = ablation.effects().items()
+    assert what == "CartPole-v1, 1,024 steps" and {row[0].file.stem for row in rows} == {"core-3", "core-4"}
     assert all(len(row[1]) == len(row[2]) == 1 for row in rows)
+
+
+def test_a_recipe_of_another_script_is_taken_where_it_fits(folders):
+    """core 3 is the same lines in ppo_continuous_action.py; core 4 has others around it."""
+    chosen = ablation.scripts("without/", "ppo_continuous_action.py")
+    assert [script.stem for script in chosen] == ["ppo_continuous_action", "core-3"]
+    assert "class Normalize" in chosen[1].read_text() and "1e-5 / math.sqrt" not in chosen[1].read_text()
+
+
+def test_runs_with_compile_are_another_table(folders):
+    """Each run stands beside those of its parent with the same environment, options and steps."""
+    (folders / "results/ours").mkdir(parents=True)
+    for name, compiled, score in (
+        ("ppo", 0, 1),
+        ("core-3", 0, 2),
+        ("ppo", 1, 10),
+        ("core-3", 1, 30),
+        ("core-3", 1, 40),
+    ):
+        seed, option = score, {"compile": True} if compiled else {}
+        about = {"script": name, "env_id": "CartPole-v1", "seed": seed, "options": option, "steps_wanted": 1024}
+        path = folders / f"results/ours/{name}__{seed}.json"
+        path.write_text(json.dumps(about))
+        for kind, column in (("episodes", f"return\n512,1.0,{score}"), ("updates", "SPS\n1024,1.0,1")):
+            path.with_suffix(f".{kind}.csv.xz").write_bytes(lzma.compress(f"step,seconds,{column}\n".encode()))
+    tables = ablation.effects()
+    assert {what: [(len(row[1]), len(row[2]), row[3][0]) for row in rows] for what, rows in tables.items()} == {
+        "CartPole-v1, 1,024 steps": [(1, 1, 1.0)],
+        "CartPole-v1 --compile, 1,024 steps": [(1, 2, 25.0)],
+    }
 
 
 def test_an_effect_is_without_less_with_it_by_welch():
@@ -71,15 +111,15 @@ def test_the_newest_effects_are_written():
     """The README's tables, the recipes' headers and the picture are those of the results."""
     text = (ROOT / "benchmark/ablation/README.md").read_text()
     found = ablation.studies()
-    for (env_id, steps), rows in ablation.effects().items():
-        assert f"### {env_id}, {steps:,} steps" in text and len(rows) > 5
+    for what, rows in ablation.effects().items():
+        assert f"### {what}\n" in text and len(rows) > 5
         assert [row[3][0] for row in rows] == sorted(row[3][0] for row in rows)
         for recipe, _, runs, final, whole in rows:
             shown = f"| {len(runs)} | {ablation.interval(final)} | {ablation.interval(whole)} | "
             [row] = [line for line in text.splitlines() if f"[{recipe.name}](" in line and shown in line]
             assert row.endswith(f"| {found[recipe.name]} |") and len(re.split(r"(?<!\\)\|", row)) == 8
             assert (
-                f"{env_id}, {steps} steps, {len(runs)} seeds: final return {ablation.interval(final)}"
+                f"{what}, {len(runs)} seeds: final return {ablation.interval(final)}"
                 in (recipe.header["measured effect"])
             )
 
@@ -94,7 +134,7 @@ def test_what_studies_found():
 def test_the_picture(tmp_path):
     """One row of panels for an environment; what has 0 in its interval is gray."""
     rows = [(RECIPES["core-3"], [], [], (-5, -9, -1), (-1, -2, 1)), (RECIPES["core-4"], [], [], (0, -1, 1), (3, 2, 4))]
-    ablation.draw({("A-v1", 1000): rows, ("B-v1", 2000): rows}, tmp_path / "effects.svg")
+    ablation.draw({"A-v1, 1,000 steps": rows, "B-v1, 2,000 steps": rows}, tmp_path / "effects.svg")
     text = (tmp_path / "effects.svg").read_text()
     assert text.count("without/core-3") == text.count("without/core-4") == 2
     assert "B-v1, 2,000 steps: mean of the curve" in text

@@ -2,6 +2,7 @@
 
     python benchmark/ablation run --recipes without/core --env-id CartPole-v1 --steps 50000 --seeds 10
     python benchmark/ablation run --recipes "with/(muon|ppg)" --env-id CartPole-v1 --steps 50000 --seeds 10
+    python benchmark/ablation run --script ppo_continuous_action.py --env-id Hopper-v4 --steps 200000 --seeds 3
     python benchmark/ablation effects
 
 `run` makes the runs that neither build/ablation nor benchmark/ablation/results has, seed by seed, into build/ablation,
@@ -30,52 +31,62 @@ FOLDER = ROOT / "build/ablation"
 RESULTS = Path(__file__).parent / "results"
 sys.path.insert(0, str(ROOT))
 
-from benchmark.collect import collect, defaults  # noqa: E402
+from benchmark.collect import collect, defaults, typed  # noqa: E402
 from benchmark.report import COLORS, GRAY, WINDOW, load  # noqa: E402
 from benchmark.sweep import machine  # noqa: E402
 from recipes.__main__ import KEYS, apply, recipes, write  # noqa: E402
 
 
-def scripts(names):
-    """The paths of the scripts to run, which it writes: the recipes' parents, and each recipe's. Old ones stay.
+def scripts(names, parent):
+    """The paths of the scripts to run, which it writes: the parent, and each recipe's. Old ones stay.
 
-    The names of the recipes, as without/core-3, begin as the regular expression `names` says."""
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    chosen = [recipe for recipe in recipes() if re.match(names, recipe.name)]
-    chosen = [recipe for recipe in chosen if recipe.file.stem != "core-12"]  # it changes the log alone
-    texts = {recipe.script.stem: recipe.script.read_text() for recipe in chosen}
-    texts |= {recipe.file.stem: apply(recipe, recipe.script.read_text()) for recipe in chosen}
+    The names of the recipes, as without/core-3, begin as the regular expression `names` says. A recipe that is made
+    for another script is taken where it fits the parent."""
+    folder, source = FOLDER / Path(parent).stem, (ROOT / parent).read_text()
+    folder.mkdir(parents=True, exist_ok=True)
+    unfit = []
+    texts = {Path(parent).stem: source}
+    for recipe in recipes():
+        if re.match(names, recipe.name) and recipe.file.stem != "core-12":  # it changes the log alone
+            try:
+                texts[recipe.file.stem] = apply(recipe, source)
+            except ValueError:
+                unfit.append(recipe.name)
+    if unfit:
+        print(f"not for {parent}: {', '.join(unfit)}")
     for name, text in texts.items():
-        if not (FOLDER / f"{name}.py").exists():
-            (FOLDER / f"{name}.py").write_text(text)
-    return [FOLDER / f"{name}.py" for name in texts]
+        if not (folder / f"{name}.py").exists():
+            (folder / f"{name}.py").write_text(text)
+    return [folder / f"{name}.py" for name in texts]
 
 
-def run_of(script, env_id, seed, steps):
+def run_of(script, env_id, seed, options):
     """The folder of a run that is done, which has its last checkpoint, the only one; None where there is none."""
-    found = [file.parent for file in FOLDER.glob(f"runs/{env_id}__{script.stem}__{seed}__*/checkpoint_*.pt")]
-    found = [run for run in found if json.loads((run / "run.json").read_text())["args"]["total_timesteps"] == steps]
-    return next(iter(found), None)
+    for file in script.parent.glob(f"runs/{env_id}__{script.stem}__{seed}__*/checkpoint_*.pt"):
+        args = json.loads((file.parent / "run.json").read_text())["args"]
+        if all(args[name] == value for name, value in options.items()):
+            return file.parent
+    return None
 
 
-def has_result(script, env_id, seed, steps):
+def has_result(script, env_id, seed, options):
     """Whether the results have this run; collect() leaves an option that is the default out of the name."""
-    is_default = defaults(script.read_text())["total_timesteps"] == steps
-    option = "" if is_default else f"__total_timesteps={steps}"
-    return (RESULTS / f"ours/{env_id}__{script.stem}__{seed}{option}.json").exists()
+    default = defaults(script.read_text())
+    named = [f"{name}={value}" for name, value in sorted(options.items()) if default[name] != value]
+    return (RESULTS / f"ours/{'__'.join([env_id, script.stem, str(seed), *named])}.json").exists()
 
 
-def make_run(script, env_id, seed, steps):
+def make_run(script, env_id, seed, options):
     """Makes one run in a child of this process, which has imported the libraries already; True where that went well.
 
-    The folder's file log has what the runs printed, and why one failed."""
+    The file log beside the script has what the runs printed, and why one failed."""
     if child := os.fork():
         return os.waitpid(child, 0)[1] == 0
     status = 1
     try:
-        os.chdir(FOLDER)
-        options = ["--env-id", env_id, "--seed", seed, "--total-timesteps", steps, "--save-every", 0]
-        sys.argv = [script.name, *map(str, options), "--no-cuda"]
+        os.chdir(script.parent)
+        words = [word for option in options.items() for word in typed(option).split()]
+        sys.argv = [script.name, "--env-id", env_id, "--seed", str(seed), *words, "--save-every", "0", "--no-cuda"]
         with open("log", "a") as log, contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
             try:
                 runpy.run_path(str(script), run_name="__main__")
@@ -89,11 +100,12 @@ def make_run(script, env_id, seed, steps):
 
 def make_runs(args):
     """Makes the runs that are missing, one after the other, and collects all; returns how many failed."""
-    chosen, failed, about = scripts(args.recipes), 0, json.dumps(machine(workers=1), indent=2)
+    chosen, failed, about = scripts(args.recipes, args.script), 0, json.dumps(machine(workers=1), indent=2)
+    options = {"total_timesteps": args.steps, "compile": args.compile}
     importlib.import_module("ppo")  # and the libraries with it
     for seed in range(1, args.seeds + 1):
         for script in chosen:
-            which = script, args.env_id, seed, args.steps
+            which = script, args.env_id, seed, options
             if run_of(*which) is None and not has_result(*which):
                 well = make_run(*which)
                 failed += not well
@@ -102,7 +114,7 @@ def make_runs(args):
                     (run_of(*which) / "machine.json").write_text(about)
     for seed in range(1, args.seeds + 1):
         for script in chosen:
-            if run := run_of(script, args.env_id, seed, args.steps):
+            if run := run_of(script, args.env_id, seed, options):
                 collect(run, RESULTS, "unknown")
     return failed
 
@@ -120,16 +132,19 @@ def effect(with_it, without):
 
 
 def effects():
-    """{(environment, steps): [(recipe, runs, final return's effect, area's effect), ...]}, the largest effect first."""
-    found, tables = load(RESULTS), {}
-    by_script = {key[1:]: runs for key, runs in found.items()}
-    for recipe in recipes():
-        for (script, env_id, options, steps), runs in by_script.items():
-            if script == recipe.file.stem:
-                parent = by_script[recipe.script.stem, env_id, options, steps]
-                finals = effect(*([run.score for run in group] for group in (parent, runs)))
-                areas = effect(*([area(run) for run in group] for group in (parent, runs)))
-                tables.setdefault((env_id, steps), []).append((recipe, parent, runs, finals, areas))
+    """{what was run: [(recipe, parent's runs, its runs, final return's effect, area's effect), ...]}, in order of
+    the effect on the final return; what was run is "CartPole-v1, 49,664 steps"."""
+    tables, groups, known = {}, {}, {recipe.file.stem: recipe for recipe in recipes()}
+    for (_, script, env_id, options, steps), runs in load(RESULTS).items():
+        words = [typed(option) for option in json.loads(options).items() if option[0] != "total_timesteps"]
+        groups.setdefault(f"{' '.join([env_id, *words])}, {steps:,} steps", {})[script] = runs
+    for what, by_script in groups.items():
+        [parent] = [runs for script, runs in by_script.items() if (ROOT / f"{script}.py").exists()]
+        for script in by_script.keys() & known.keys():
+            runs = by_script[script]
+            finals = effect(*([run.score for run in group] for group in (parent, runs)))
+            areas = effect(*([area(run) for run in group] for group in (parent, runs)))
+            tables.setdefault(what, []).append((known[script], parent, runs, finals, areas))
     for rows in tables.values():
         rows.sort(key=lambda row: row[3][0])
     return tables
@@ -166,15 +181,15 @@ def draw(tables, path):
     with matplotlib.rc_context(settings | dict.fromkeys(colored, GRAY)):
         figure = Figure(figsize=(9, 0.9 * len(heights) + 0.19 * sum(heights)), layout="constrained")
         panels = figure.subplots(len(heights), 2, squeeze=False, sharey="row", height_ratios=heights)
-        for ((env_id, steps), rows), pair in zip(tables.items(), panels, strict=True):
-            for axes, what, column in zip(pair, ("final return", "mean of the curve"), (3, 4), strict=True):
+        for (what, rows), pair in zip(tables.items(), panels, strict=True):
+            for axes, score, column in zip(pair, ("final return", "mean of the curve"), (3, 4), strict=True):
                 for y, row in enumerate(rows):
                     mean, low, high = row[column]
                     color = GRAY if low <= 0 <= high else COLORS["ours"]
                     axes.plot([low, high], [y, y], color=color, linewidth=1.2)
                     axes.plot(mean, y, "o", color=color, markersize=3.5)
                 axes.axvline(0, color=GRAY, linewidth=0.8)
-                axes.set_title(f"{env_id}, {steps:,} steps: {what}")
+                axes.set_title(f"{what}: {score}")
                 axes.set_yticks(range(len(rows)), [row[0].name for row in rows])
                 axes.spines[["top", "right"]].set_visible(False)
             pair[0].invert_yaxis()
@@ -185,12 +200,13 @@ def write_effects():
     """Writes the effects into the recipes' headers and into the table of this folder's README."""
     lines, said, found, tables = [], {}, studies(), effects()
     draw(tables, ROOT / "docs/effects.svg")
-    for (env_id, steps), rows in tables.items():
+    for what, rows in tables.items():
         _, parent, _, _, _ = rows[0]
+        script = f"{parent[0].about['script']}.py"
         finals, areas = [run.score for run in parent], [area(run) for run in parent]
         lines += [
-            f"### {env_id}, {steps:,} steps", "",
-            f"`{rows[0][0].script.name}` itself, with {len(parent)} seeds, ends at {np.mean(finals):.1f} ± "
+            f"### {what}", "",
+            f"`{script}` itself, with {len(parent)} seeds, ends at {np.mean(finals):.1f} ± "
             f"{np.std(finals, ddof=1):.1f}; the mean of its curve is {np.mean(areas):.1f} ± "
             f"{np.std(areas, ddof=1):.1f} (standard deviations).", "",
             "| recipe | what it puts in place | seeds | final return | mean of the curve | studies found, or source |",
@@ -201,8 +217,8 @@ def write_effects():
             cells = link, recipe.header["what"], str(len(runs)), interval(final), interval(whole), found[recipe.name]
             lines.append(f"| {' | '.join(escape(cell) for cell in cells)} |")
             said.setdefault(recipe.name, []).append(
-                f"{env_id}, {steps} steps, {len(runs)} seeds: final return {interval(final)}, mean of the curve "
-                f"{interval(whole)} (95% intervals; that of {recipe.script.name} is {np.mean(finals):.1f}, "
+                f"{what}, {len(runs)} seeds: final return {interval(final)}, mean of the curve "
+                f"{interval(whole)} (95% intervals; that of {script} is {np.mean(finals):.1f}, "
                 f"{np.mean(areas):.1f})"
             )
         lines.append("")
@@ -218,10 +234,12 @@ def write_effects():
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=["run", "effects"])
-    parser.add_argument("--recipes", default="without/core", help="how the names begin, a regular expression")
+    parser.add_argument("--recipes", default="without/", help="how the names begin, a regular expression")
+    parser.add_argument("--script", default="ppo.py", help="the parent, which recipes of others may fit too")
     parser.add_argument("--env-id", default="CartPole-v1")
     parser.add_argument("--steps", type=int, default=50_000)
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--compile", action="store_true", help="train with --compile: faster in runs of minutes")
     args = parser.parse_args()
     if args.what == "effects":
         write_effects()
