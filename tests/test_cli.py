@@ -98,7 +98,8 @@ def test_numbers_that_cannot_work(script, tmp_path, capfd):
             said = refusal(script, f"{flag} {number}", tmp_path, capfd)
             assert flag in said and number in said
     assert "--seed" in refusal(script, "--seed -1", tmp_path, capfd)
-    assert "--total-timesteps" in refusal(script, "--total-timesteps 0", tmp_path, capfd)
+    for number in ("0", "1000000000000", "9" * 20):
+        assert f"--total-timesteps {number}:" in refusal(script, f"--total-timesteps {number}", tmp_path, capfd)
     rollout = script.module.Args().num_envs * script.module.Args().num_steps
     for number in (3 if rollout % 3 else 5, rollout, 2 * rollout):  # a minibatch of one step has no deviation
         assert "--num-minibatches" in refusal(script, f"--num-minibatches {number}", tmp_path, capfd)
