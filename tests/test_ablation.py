@@ -98,6 +98,13 @@ def test_an_effect_is_without_less_with_it_by_welch():
     half = stats.t.ppf(0.975, freedom) * np.sqrt(a + b)
     assert (low, high) == pytest.approx((mean - half, mean + half))
     assert ablation.interval((mean, low, high)) == f"+13.2 [{low:.1f}, {high:.1f}]"
+    assert ablation.spread(with_it) == "11.8 ± 1.7"
+
+
+@pytest.mark.filterwarnings("ignore:One or more sample arguments is too small")
+def test_a_single_run_has_no_interval():
+    assert ablation.interval(ablation.effect([10.0], [12.0])) == "+2.0 (no interval)"
+    assert ablation.spread([10.0]) == "10.0"
 
 
 def test_the_mean_of_a_curve():
@@ -133,7 +140,11 @@ def test_what_studies_found():
 
 def test_the_picture(tmp_path):
     """One row of panels for an environment; what has 0 in its interval is gray."""
-    rows = [(RECIPES["core-3"], [], [], (-5, -9, -1), (-1, -2, 1)), (RECIPES["core-4"], [], [], (0, -1, 1), (3, 2, 4))]
+    nan = float("nan")
+    rows = [
+        (RECIPES["core-3"], [], [], (-5, -9, -1), (9, nan, nan)),
+        (RECIPES["core-4"], [], [], (0, -1, 1), (3, 2, 4)),
+    ]
     ablation.draw({"A-v1, 1,000 steps": rows, "B-v1, 2,000 steps": rows}, tmp_path / "effects.svg")
     text = (tmp_path / "effects.svg").read_text()
     assert text.count("without/core-3") == text.count("without/core-4") == 2

@@ -151,8 +151,14 @@ def effects():
 
 
 def interval(difference):
-    """ "+4.2 [-1.0, 9.4]"."""
-    return f"{difference[0]:+.1f} [{difference[1]:.1f}, {difference[2]:.1f}]"
+    """ "+4.2 [-1.0, 9.4]"; "+4.2 (no interval)" where one of two samples is a single run."""
+    mean, low, high = difference
+    return f"{mean:+.1f} (no interval)" if np.isnan(low) else f"{mean:+.1f} [{low:.1f}, {high:.1f}]"
+
+
+def spread(scores):
+    """ "199.3 ± 17.5", mean and standard deviation; "199.3" of a single run."""
+    return f"{np.mean(scores):.1f}" + (f" ± {np.std(scores, ddof=1):.1f}" if len(scores) > 1 else "")
 
 
 def escape(text):
@@ -185,7 +191,7 @@ def draw(tables, path):
             for axes, score, column in zip(pair, ("final return", "mean of the curve"), (3, 4), strict=True):
                 for y, row in enumerate(rows):
                     mean, low, high = row[column]
-                    color = GRAY if low <= 0 <= high else COLORS["ours"]
+                    color = COLORS["ours"] if low > 0 or high < 0 else GRAY
                     axes.plot([low, high], [y, y], color=color, linewidth=1.2)
                     axes.plot(mean, y, "o", color=color, markersize=3.5)
                 axes.axvline(0, color=GRAY, linewidth=0.8)
@@ -206,9 +212,8 @@ def write_effects():
         finals, areas = [run.score for run in parent], [area(run) for run in parent]
         lines += [
             f"### {what}", "",
-            f"`{script}` itself, with {len(parent)} seeds, ends at {np.mean(finals):.1f} ± "
-            f"{np.std(finals, ddof=1):.1f}; the mean of its curve is {np.mean(areas):.1f} ± "
-            f"{np.std(areas, ddof=1):.1f} (standard deviations).", "",
+            f"`{script}` itself ends at {spread(finals)}; the mean of its curve is {spread(areas)} (mean ± "
+            f"standard deviation, {len(parent)} seeds).", "",
             "| recipe | what it puts in place | seeds | final return | mean of the curve | studies found, or source |",
             "|---|---|---|---|---|---|",
         ]  # fmt: skip
