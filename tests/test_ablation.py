@@ -148,5 +148,5 @@ def test_the_picture(tmp_path):
     ablation.draw({"A-v1, 1,000 steps": rows, "B-v1, 2,000 steps": rows}, tmp_path / "effects.svg")
     text = (tmp_path / "effects.svg").read_text()
     assert text.count("without/core-3") == text.count("without/core-4") == 2
-    assert "B-v1, 2,000 steps: mean of the curve" in text
+    assert "B-v1, 2,000 steps: final return" in text and text.count(">mean of the curve<") == 2
     assert text.count("stroke: #3b7dd8; stroke-width: 1.2") == text.count("stroke: #797979; stroke-width: 1.2") == 4

@@ -195,7 +195,7 @@ def draw(tables, path):
                     axes.plot([low, high], [y, y], color=color, linewidth=1.2)
                     axes.plot(mean, y, "o", color=color, markersize=3.5)
                 axes.axvline(0, color=GRAY, linewidth=0.8)
-                axes.set_title(f"{what}: {score}")
+                axes.set_title(f"{what}: {score}" if axes is pair[0] else score)
                 axes.set_yticks(range(len(rows)), [row[0].name for row in rows])
                 axes.spines[["top", "right"]].set_visible(False)
             pair[0].invert_yaxis()
