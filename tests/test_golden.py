@@ -13,6 +13,7 @@ from torch import nn
 import ppo
 import ppo_atari
 import ppo_atari_lstm
+import ppo_procgen
 import ppo_shared
 
 # ppo2's names of its statistics, in the order in which its train() returns them, and the scripts'
@@ -137,10 +138,12 @@ def test_three_steps(problem):
         with torch.enable_grad():
             stats = p.config.script.gradient_step(*p.step)
         close([stats[ours] for ours in STATS.values()], expected, 1e-5)
-    assert_equal_tensors(data, "theta3", parameters(p), 1e-6)
+    # the recording of the deep network is itself 3.4e-6 (values: 1.4e-5) off what float64 gives
+    slack = 5 if p.config.script is ppo_procgen else 1
+    assert_equal_tensors(data, "theta3", parameters(p), slack * 1e-6)
     policy, value, expected = forward(p, p.batch)
-    close(value, expected("value_theta3"), 1e-5)
-    close(p.config.policy_numbers(policy), p.config.pdflat(expected("pdflat_theta3")), 1e-5)
+    close(value, expected("value_theta3"), slack * 1e-5)
+    close(p.config.policy_numbers(policy), p.config.pdflat(expected("pdflat_theta3")), slack * 1e-5)
 
 
 # four whole updates on CartPole
