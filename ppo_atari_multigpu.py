@@ -494,7 +494,7 @@ def parse_args():
     if rollout % args.num_minibatches or rollout == args.num_minibatches:
         sys.exit(f"error: --num-minibatches {args.num_minibatches} must divide {rollout} steps into several each")
     done = state["global_step"] if state else 0
-    if not max(rollout, done) <= args.total_timesteps < 1e12:  # a file has 12 digits for them
+    if not max(rollout, done) <= args.total_timesteps < 1e12:  # a checkpoint's name has 12 digits for them
         sys.exit(f"error: --total-timesteps {args.total_timesteps}: a rollout is {rollout}, done {done}, at most 1e12")
     return args, state, file
 
