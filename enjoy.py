@@ -238,7 +238,9 @@ def against(player, args, env_id):
 
 
 def mode(policy):
-    """The likeliest actions: of logits [B, A], or a list of such for each component, or else the mean [B, A]."""
+    """The likeliest actions: the policy's own mode, or of logits [B, A], or of a list of such, or else its mean."""
+    if hasattr(policy, "mode"):
+        return policy.mode
     if not hasattr(policy, "logits"):
         return policy.mean
     if isinstance(policy.logits, torch.Tensor):
