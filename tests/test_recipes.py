@@ -1,5 +1,6 @@
 """Each recipe applies to its script without fuzz, and trains; where it has state of its own, it resumes with it."""
 
+import contextlib
 import importlib
 import math
 import os
@@ -235,6 +236,8 @@ def test_games_that_cannot_be_played_again_start_anew(recipe, made, tmp_path, ca
     again = checkpoint(train(made, f"--resume {run}", tmp_path / "run"))
     assert "cannot be played again" in capsys.readouterr().out
     assert again["global_step"] == 256
+    again = checkpoint(train(made, f"--resume {run} --num-envs 4 --total-timesteps 512", tmp_path / "run"))
+    assert "cannot be played again" in capsys.readouterr().out and again["global_step"] == 512
 
 
 @pytest.mark.parametrize("recipe", [by_name["with/value-normalization"], by_name["with/rnd"]], ids=lambda r: r.name)
@@ -268,6 +271,43 @@ def test_density_of_squashed_actions(recipe, made):
     torch.testing.assert_close(ours, theirs.log_prob(actions.tanh()).sum(-1), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("recipe", [by_name["with/kl-penalty"]], ids=lambda recipe: recipe.name)
+def test_the_penalty_can_rise_again(recipe, made, tmp_path):
+    """Halved in each of 12 updates, its weight stops above 0."""
+    run = train(made, "--no-cuda --total-timesteps 768 --num-envs 2 --num-steps 32 --kl-aim 1", tmp_path / "run")
+    assert checkpoint(run)["parts"]["agent"]["penalty"].item() == pytest.approx(1e-3)
+
+
+@pytest.mark.parametrize("recipe", [by_name["without/core-1-next-step"]], ids=lambda recipe: recipe.name)
+def test_the_value_where_a_time_limit_cuts(recipe, made, tmp_path):
+    """MountainCar's 200 steps end within the rollout; gymnasium then shows the last observation as the next one."""
+    options = "--env-id MountainCar-v0 --bootstrap-truncated --num-envs 2 --num-steps 256 --total-timesteps 512"
+    assert len(scalars(train(made, f"{options} --no-cuda", tmp_path / "run"))["charts/episodic_return"]) == 2
+
+
+OWN_POLICIES = [by_name[name] for name in ("without/continuous-1", "without/continuous-3", "without/multidiscrete-1")]
+OWN_POLICIES += [by_name["with/beta"], by_name["with/squashed-gaussian"], by_name["with/state-dependent-std"]]
+
+
+@pytest.mark.parametrize("recipe", OWN_POLICIES, ids=lambda recipe: recipe.name)
+def test_greedy_play(recipe, made, tmp_path):
+    """enjoy.py --greedy takes, of 500 samples of such a policy, one at least as likely; of Beta's its mean."""
+    run = train(made, f"{TINY[recipe.script.name]} --no-cuda", tmp_path / "run")
+    assert enjoy.enjoy(enjoy.Args(run, episodes=1, greedy=True, trust=True))
+    envs, agent = enjoy.rebuild(made.module, checkpoint(run), tmp_path)
+    with contextlib.closing(envs), torch.no_grad():
+        agent.policy.weight.mul_(100)  # less uniform
+        policy, _ = agent(torch.from_numpy(envs.reset(seed=1)[0]))
+        samples = torch.cat([policy.sample() for _ in range(500)])
+        best = enjoy.mode(policy)
+        assert best.shape == samples[:1].shape and best.dtype == samples.dtype
+        if recipe.name == "with/beta":
+            torch.testing.assert_close(best[0], samples.mean(0), atol=0.1, rtol=0)
+        elif recipe.name != "with/squashed-gaussian":  # the likeliest before tanh is not the likeliest after
+            likely = torch.cat([policy.log_prob(sample[None]) for sample in samples])
+            assert policy.log_prob(best) >= likely.max() - 1e-4
+
+
 EVALUATIONS = [by_name["with/evaluation"], by_name["with/evaluation-normalized"]]
 
 
@@ -279,7 +319,7 @@ def test_an_evaluation_changes_nothing(recipe, made, tmp_path):
     options = f"{TINY[recipe.script.name]} --no-cuda --eval-episodes 1"
     runs = [train(made, f"{options} --eval-every {every}", tmp_path / str(every)) for every in (1, 100)]
     ends = [checkpoint(run)["parts"] for run in runs]
-    best = ends[0].pop("best")["mean"], ends[1].pop("best")["mean"]
+    best = ends[0].pop("best")["mean"].item(), ends[1].pop("best")["mean"].item()
     assert same(*ends)
     [(_, first), (_, second)] = scalars(runs[0])["charts/eval_return"]
     assert best == (pytest.approx(max(first, second)), -math.inf) and "charts/eval_return" not in scalars(runs[1])
@@ -291,6 +331,16 @@ def test_an_evaluation_changes_nothing(recipe, made, tmp_path):
         train(made, f"{options} --eval-every 1 --resume {runs[0]} --total-timesteps {total}", tmp_path / "1")
     assert len(scalars(runs[0])["charts/eval_return"]) == 4 and checkpoint(runs[0])["parts"]["best"]["mean"] == best[0]
     assert same(torch.load(runs[0] / "best.pt", weights_only=True)["parts"], kept["parts"])
+
+
+@pytest.mark.parametrize("recipe", EVALUATIONS, ids=lambda recipe: recipe.name)
+def test_a_run_killed_after_its_best_evaluation_keeps_its_log(recipe, made, tmp_path):
+    """The checkpoint of the best is made after its update was logged, so a resume from it cuts none of it off."""
+    with patched((made.module, "evaluate", lambda *_: 1.0)):  # the first is the best
+        run = train(made, f"{TINY[recipe.script.name]} --no-cuda --eval-every 1", tmp_path / "run")
+        killed(run, 1)
+        train(made, f"--resume {run}", tmp_path / "run")
+    assert len(scalars(run)["charts/eval_return"]) == len(scalars(run)["losses/value_loss"]) == 2
 
 
 @pytest.mark.parametrize("script", ["ppo_shared", "ppo_atari", "ppo_atari_envpool", "ppo_multidiscrete"])
