@@ -178,6 +178,8 @@ def make_env(args, index, folder):
     """Environment `index`, its observations images; info["episode"] has the score and length of a whole game."""
     if multiprocessing.parent_process() is not None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which ends its environments
+        if hasattr(os, "setpgrp"):
+            os.setpgrp()  # so is what a terminal or a scheduler sends to the run's whole process group
     if "NoFrameskip" not in args.env_id:  # [check] MaxAndSkip does the skipping
         near = re.sub(r"ALE/|-v\d$", "", args.env_id) + "NoFrameskip-v4"
         near = near if near in gym.registry else "BreakoutNoFrameskip-v4"

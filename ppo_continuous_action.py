@@ -143,6 +143,8 @@ def make_env(args, index, folder):
     """Environment `index`, its observations vectors; info["episode"] has the return and length of one that ended."""
     if multiprocessing.parent_process() is not None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which ends its environments
+        if hasattr(os, "setpgrp"):
+            os.setpgrp()  # so is what a terminal or a scheduler sends to the run's whole process group
     if args.capture_video and sys.platform == "linux" and not os.environ.get("DISPLAY"):  # [library]
         os.environ.setdefault("MUJOCO_GL", "egl")  # [library] MuJoCo draws without a screen
     filmed = args.capture_video and index == 0  # [check]

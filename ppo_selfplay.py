@@ -116,6 +116,8 @@ def make_env(args, index, folder):
     """Environment `index`, its observations vectors; info["episode"] has the return and length of one that ended."""
     if multiprocessing.parent_process() is not None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which ends its environments
+        if hasattr(os, "setpgrp"):
+            os.setpgrp()  # so is what a terminal or a scheduler sends to the run's whole process group
     for name, lives in (("SlimeVolley-v0", 1), ("SlimeVolleyMatch-v0", 5)):  # [library]
         name in gym.registry or gym.register(name, Slime, max_episode_steps=1000, kwargs={"lives": lives})  # [library]
     env = gym.make(args.env_id, render_mode="rgb_array" if args.capture_video and index == 0 else None)

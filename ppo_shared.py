@@ -87,6 +87,8 @@ def make_env(args, index, folder):
     """Environment `index`, its observations vectors; info["episode"] has the return and length of one that ended."""
     if multiprocessing.parent_process() is not None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which ends its environments
+        if hasattr(os, "setpgrp"):
+            os.setpgrp()  # so is what a terminal or a scheduler sends to the run's whole process group
     env = gym.make(args.env_id, render_mode="rgb_array" if args.capture_video and index == 0 else None)
     if not isinstance(env.action_space, gym.spaces.Discrete) or env.action_space.start != 0:
         hint = "Box actions need ppo_continuous_action.py, MultiDiscrete ppo_multidiscrete.py"

@@ -19,6 +19,7 @@ import pytest
 import torch
 from toy_envs import (
     SCRIPTS,
+    SELFPLAY,
     Clock,
     checkpoint,
     finish,
@@ -34,9 +35,9 @@ ppo = SCRIPTS[0]
 LONG = "--num-envs 2 --num-steps 32 --total-timesteps 10000000 --save-every 0"
 
 
-def started(arguments, folder):
+def started(arguments, folder, **options):
     """The process and its run's folder, once its log holds some updates."""
-    process = start(arguments, folder)
+    process = start(arguments, folder, **options)
     process.stdout.readline()
     while not scalars(newest_run(folder)):
         assert process.poll() is None
@@ -269,6 +270,19 @@ def test_a_worker_that_is_killed_ends_the_run(tmp_path):
         time.sleep(0.05)
     step = checkpoint(run)["global_step"]
     assert step > 0 and train(ppo, f"--resume {run} --total-timesteps {step + 96}", tmp_path) == run
+
+
+@pytest.mark.parametrize("script", [ppo, SELFPLAY], ids=lambda script: script.name)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_a_signal_to_the_whole_process_group_saves_and_ends_the_run(number, script, tmp_path):
+    """As a terminal that closes sends it, or timeout: the workers leave the run to end them."""
+    options = ASYNC.replace("--num-envs 3", "--num-envs 4").replace("--save-every 1", "--save-every 0").split()
+    options += ["--env-id", "toy_envs:Signs-v0"] if script is SELFPLAY else []
+    process, run = started([script.module.__file__, *options], tmp_path, group=0)
+    os.killpg(process.pid, number)
+    status, output, errors = finish(process, seconds=60)
+    assert status == 128 + number and "Traceback" not in errors, errors
+    assert checkpoint(run)["global_step"] == max(step for step, _ in scalars(run)["losses/policy_loss"])
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks its workers up in /proc")

@@ -396,11 +396,14 @@ def newest_run(folder):
     return max((folder / "runs").iterdir(), key=lambda path: path.stat().st_mtime_ns)
 
 
-def start(arguments, folder, stderr=subprocess.PIPE, **environment):
-    """Starts `python arguments` in `folder`; its output is a pipe of text, its errors are another or go to `stderr`."""
+def start(arguments, folder, stderr=subprocess.PIPE, group=None, **environment):
+    """Starts `python arguments` in `folder`; its output is a pipe of text, its errors are another or go to `stderr`.
+
+    With 0 as `group` it has a process group of its own."""
     environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"} | environment
     command = [sys.executable, *map(str, arguments)]
-    return subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=stderr, text=True)
+    pipes = dict(stdout=subprocess.PIPE, stderr=stderr, text=True)
+    return subprocess.Popen(command, cwd=folder, env=environment, process_group=group, **pipes)
 
 
 def finish(process, seconds=300):
