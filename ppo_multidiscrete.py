@@ -138,6 +138,8 @@ def make_env(args, index, folder):
     """Environment `index`, its observations vectors or boards; info["episode"] has the return and length of one."""
     if multiprocessing.parent_process() is not None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which ends its environments
+        if hasattr(os, "setpgrp"):
+            os.setpgrp()  # so is what a terminal or a scheduler sends to the run's whole process group
     if args.env_id.lower().startswith("microrts"):  # [library]
         if args.capture_video:  # [check]
             sys.exit("error: --capture-video: Gym-µRTS draws on a screen only; python enjoy.py --video films its games")
@@ -157,7 +159,8 @@ def make_env(args, index, folder):
 
 def make_envs(args, folder):
     """[core 1] N environments stepped as one; an ended episode restarts in the same step (common/cmd_util.py)."""
-    vector = gym.vector.AsyncVectorEnv if args.async_envs else gym.vector.SyncVectorEnv
+    processes = partial(gym.vector.AsyncVectorEnv, context="spawn")  # [library] Java does not live on in a fork
+    vector = processes if args.async_envs else gym.vector.SyncVectorEnv
     makers = [partial(make_env, args, index, folder) for index in range(args.num_envs)]
     return vector(makers, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)
 

@@ -308,6 +308,18 @@ def test_the_same_seed_gives_the_same_run_again_in_one_process(mining, tmp_path)
     assert not any("java" in Path(f"/proc/{child}/comm").read_text() for child in children)
 
 
+@pytest.mark.parametrize("script", [MULTIDISCRETE, MASK], ids=lambda script: script.name)
+def test_games_in_processes_of_their_own_give_the_same_run(script, tmp_path):
+    """Each has a Java of its own: that of a process that is forked does not run on."""
+    options = "--env-id MicrortsMining-v1 --no-cuda --num-envs 2 --num-steps 16 --total-timesteps 64"
+    (tmp_path / "several").mkdir()
+    process = start([script.module.__file__, *options.split(), "--async-envs"], tmp_path / "several")
+    status, _, errors = finish(process, seconds=120)
+    assert status == 0, errors
+    several, one = newest_run(tmp_path / "several"), train(script, options, tmp_path / "one")
+    assert without_speed(several) == without_speed(one) and same_weights(checkpoint(several), checkpoint(one))
+
+
 def stream(seed, num_envs=2):
     """Observations of 40 steps of chance against an enemy of chance, uint8 [40, num_envs, 27, 10, 10]."""
     envs = plain.make_envs(plain.Args(env_id="MicrortsRandomEnemyShapedReward3-v1", num_envs=num_envs), None)
