@@ -384,7 +384,7 @@ def train(args, run):
         actors = []
         for i in range(args.actor_threads):  # [cleanba 1]
             # [cleanba 5] its own; or the learner's, where both draw in turns, as in the parent
-            in_turns = i == 0 and not args.concurrency
+            in_turns = i == 0 and not args.concurrency and args.actor_device is None
             generator = None if in_turns else torch.Generator(actor_device).manual_seed(torch.randint(2**62, ()).item())
             seed = args.seed + run.global_step + (i * ranks + rank) * n
             player = actor(args, envs[i], seed, actor_device, generator, rank, ranks)
@@ -411,6 +411,7 @@ def actor(args, envs, seed, device, generator, rank, ranks):
         began = time.perf_counter()  # [cleanba 9]
         agent = yield played  # [cleanba 1]
         waited = time.perf_counter() - began  # [cleanba 9]
+        streams.set_device(device)  # [cleanba 6] of this thread: it would be the first GPU
         rollout, rewards, dones, ends = [], [], [], []  # [aux 2]
         # [speed] autocast converts weights once for --bf16; [cleanba 6] on a GPU a stream of its own
         with torch.no_grad(), torch.autocast(device.type, enabled=False), streams.stream(stream):
@@ -448,10 +449,11 @@ def learn(args, run, device, agent, optimizer, gradient, actors, actor_device, r
         for group in optimizer.param_groups:
             group["lr"] = learning_rate  # [core 4]
 
-        snapshot = copy.deepcopy(agent).to(actor_device)  # [cleanba 6] the learner changes its own in place
-        torch.get_device_module(actor_device).synchronize(actor_device)  # [cleanba 6] on a GPU: now it is whole
+        # [cleanba 6] the learner changes its own in place; a copy for each thread, as autocast shares converted weights
+        snapshots = [copy.deepcopy(agent).to(actor_device) for _ in actors]
+        torch.get_device_module(actor_device).synchronize(actor_device)  # [cleanba 6] on a GPU: now they are whole
         while len(asked) <= args.concurrency:  # [cleanba 4] then the next rollout is made beside this update
-            asked.append((update, [ask(snapshot) for ask in actors]))  # [cleanba 2]
+            asked.append((update, [ask(each) for ask, each in zip(actors, snapshots, strict=True)]))  # [cleanba 2]
         began = time.perf_counter()  # [cleanba 9]
         version, rollouts = asked.pop(0)  # [cleanba 2]
         batches, ends, waits = zip(*(rollout.result() for rollout in rollouts), strict=True)  # [cleanba 3]

@@ -78,7 +78,7 @@ def fingerprint(agent):
 
 
 def record(file):
-    """Writes each actor's (fingerprint of the agent, value of the first environment) of every step, and each update's
+    """Writes each actor's (fingerprint of the agent, values, which agent it is) of every step, and each update's
     fingerprint of the agent and values that it trains on."""
     seen = {"updates": []}
     forward, step = script.Agent.forward, script.gradient_step
@@ -86,7 +86,7 @@ def record(file):
     def forward_seen(agent, obs):
         policy, values = forward(agent, obs)
         if (name := threading.current_thread().name).startswith("actor"):
-            seen.setdefault(name, []).append((fingerprint(agent), values.tolist()))
+            seen.setdefault(name, []).append((fingerprint(agent), values.tolist(), id(agent)))
         return policy, values
 
     def step_seen(agent, optimizer, minibatch, *args):
@@ -111,9 +111,10 @@ def test_which_version_makes_what(concurrency, threads, tmp_path):
     table = []
     for u, (_, trained_on) in enumerate(updates, 1):
         steps = [actor[(u - 1) * 9 : u * 9] for actor in seen.values()]  # 8, and the value of the observation after
-        makers = {weights for actor in steps for weights, _ in actor}
+        makers = {weights for actor in steps for weights, _, _ in actor}
         assert len(makers) == 1
-        assert sorted(value for actor in steps for _, values in actor[:-1] for value in values) == trained_on
+        assert len({own for actor in steps for *_, own in actor}) == threads  # each thread has a copy of its own
+        assert sorted(value for actor in steps for _, values, _ in actor[:-1] for value in values) == trained_on
         table.append((u, u, versions.index(makers.pop()) + 1))
     late = [(1, 1, 1), (2, 2, 1), (3, 3, 2), (4, 4, 3), (5, 5, 4), (6, 6, 5)]
     assert table == (late if concurrency else [(u, u, u) for u in range(1, 7)])
