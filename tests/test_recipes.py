@@ -94,7 +94,10 @@ def test_a_recipe_for_each_detail():
     assert names == absent
 
 
-@pytest.mark.parametrize("recipe", [r for r in RECIPES if "caught by" in r.header], ids=lambda recipe: recipe.name)
+WITHOUT = [recipe for recipe in RECIPES if recipe.name.startswith("without")]
+
+
+@pytest.mark.parametrize("recipe", WITHOUT, ids=lambda recipe: recipe.name)
 def test_a_test_that_fails_without_the_detail_is_named(recipe):
     """`python recipes --caught` wrote it down after it had failed with the recipe, and passed without."""
     file, name = recipe.header["caught by"].split("[")[0].split("::")
