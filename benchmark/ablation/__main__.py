@@ -126,8 +126,12 @@ def area(run):
 
 
 def effect(with_it, without):
-    """(difference of the means, its 95% interval) of two samples, by Welch's t-test; the second less the first."""
-    low, high = stats.ttest_ind(without, with_it, equal_var=False).confidence_interval(0.95)
+    """(difference of the means, its 95% interval) of two samples, by Welch's t-test; the second less the first.
+
+    The interval is NaN where a sample is a single run."""
+    low = high = np.nan
+    if min(len(with_it), len(without)) > 1:
+        low, high = stats.ttest_ind(without, with_it, equal_var=False).confidence_interval(0.95)
     return np.mean(without) - np.mean(with_it), low, high
 
 
