@@ -253,6 +253,26 @@ def test_moments(recipe, made):
     torch.testing.assert_close(moments.var, rows.double().var(0, correction=0), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("recipe", [by_name["with/rnd"]], ids=lambda recipe: recipe.name)
+def test_returns_of_the_second_reward_go_on(recipe, made):
+    """From one rollout to the next: after 2 x 4 steps of surprise 1 they are those of 8 steps."""
+    moments, last = made.module.Moments(), torch.zeros(())
+    agent = SimpleNamespace(obs_moments=SimpleNamespace(update=list), return_moments=moments, last_return=last)
+    agent.surprise = lambda obs: torch.ones(len(obs))
+    for _ in range(2):
+        rewards = made.module.second_rewards(agent, torch.zeros(4, 3, 2), 0.9)
+    assert last.item() == pytest.approx(sum(0.9**k for k in range(8)))
+    torch.testing.assert_close(rewards, torch.full((4, 3), moments.var.item() ** -0.5))
+
+
+@pytest.mark.parametrize("recipe", [by_name["with/normalization"]], ids=lambda recipe: recipe.name)
+def test_the_first_observations_count(recipe, made):
+    """As in ppo_continuous_action.py."""
+    with contextlib.closing(made.module.make_envs(made.module.Args(), None)) as envs:
+        envs.reset(seed=1)
+        assert envs.obs_stats.count == pytest.approx(4, abs=0.01)
+
+
 @pytest.mark.parametrize("recipe", [by_name["with/dual-clip"]], ids=lambda recipe: recipe.name)
 def test_the_second_clip(recipe, made):
     """Advantages are 1 and -1 by normalization; the bad action's ratio is 10 and costs 3, the good one's is clipped."""
