@@ -160,7 +160,7 @@ def make_env(args, index, folder):
 def make_envs(args, folder):
     """[core 1] N environments stepped as one; an ended episode restarts in the same step (common/cmd_util.py)."""
     processes = partial(gym.vector.AsyncVectorEnv, context="spawn")  # [library] Java does not live on in a fork
-    vector = processes if args.async_envs else gym.vector.SyncVectorEnv
+    vector = processes if args.async_envs else gym.vector.SyncVectorEnv  # [library]
     makers = [partial(make_env, args, index, folder) for index in range(args.num_envs)]
     return vector(makers, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)
 
