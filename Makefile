@@ -14,7 +14,10 @@ cartpole: .venv/video.stamp
 atari: .venv/atari.stamp
 	$(BIN)/python ppo_atari.py --env-id BreakoutNoFrameskip-v4 $(ARGS)
 
-test: .venv/atari,envpool,microrts,mujoco,selfplay,track,video,benchmark,search,dev.stamp
+# What the tests need
+TESTED := .venv/atari,envpool,microrts,mujoco,selfplay,track,video,benchmark,search,dev.stamp
+
+test: $(TESTED)
 	$(LINT)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(ARGS)
 
@@ -26,7 +29,7 @@ speed: .venv/atari,envpool,mujoco.stamp
 	$(BIN)/python benchmark/speed $(ARGS)
 
 # On a machine with a GPU: the golden tests, every script, its speed and memory there; build/gpu-check.md
-gpu-check: .venv/atari,envpool,microrts,mujoco,procgen,dev.stamp
+gpu-check: .venv/atari,envpool,microrts,mujoco,procgen,selfplay,dev.stamp
 	$(BIN)/python benchmark/gpu_check.py $(ARGS)
 
 # benchmark/report.html, the README's scores and its picture, from benchmark/results
@@ -64,7 +67,7 @@ diffs: .venv/dev.stamp
 	$(BIN)/python docs/diffs.py
 
 # Brings recipes/*/*.diff up to date after a script has changed. ARGS="--caught core-3" records a test that fails.
-recipes: .venv/dev.stamp
+recipes: $(TESTED)
 	$(BIN)/python recipes $(ARGS)
 
 # What each recipe does, of a detail or an idea: trains with it and without, and writes the effects. Hours, on one core.

@@ -18,7 +18,6 @@ import dataclasses
 import importlib.util
 import inspect
 import json
-import math
 import os
 import pickle
 import re
@@ -63,7 +62,7 @@ def is_whole(path):
     try:
         with zipfile.ZipFile(path) as file:
             return file.testzip() is None
-    except (zipfile.BadZipFile, EOFError, ValueError, NotImplementedError):
+    except Exception:  # damaged bytes can raise anything
         return False
 
 
@@ -358,9 +357,10 @@ def enjoy(args):
             envs, agent = rebuild(script, state, folder, **options | {"capture_video": draws})
         except SystemExit:  # the script cannot film: then what the agent sees is shown, if that is a picture
             envs, agent = rebuild(script, state, folder, **options)
-        last = state.get("returns") or [math.nan]
+        last = state.get("returns")
+        before = f"mean return in training {np.mean(last):.4g} (last {len(last)})" if last else "no game ended before"
         env_id = options.get("env_id", state["args"].get("env_id"))
-        print(f"{file}: {env_id}, mean return in training {np.mean(last):.4g} (last {len(last)})")
+        print(f"{file}: {env_id}, {before}")
         if not (args.video or args.render):
             print("playing unseen: --render shows the games in a window, --video films them")
         try:

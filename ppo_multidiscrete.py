@@ -384,7 +384,7 @@ def parse_args():
             warnings.simplefilter("error")  # tyro only warns of a value that is of another type
             own = {} if file != Path(args.resume) else {"exp_name": args.exp_name}  # another run than the file's
             args = tyro.cli(Args, default=Args(**state["args"] | own), description=__doc__)
-        before = [env_id, state["args"]["seed"], re.sub(r"(_\d{12})?.py", "", state["script"])]
+        before = [env_id, state["args"]["seed"], re.sub(r"(_\d{12})?\.py$", "", state["script"])]
         now = [args.env_id, args.seed, Path(__file__).stem]
         if now[:2] != before[:2] or (now != before and file != Path(args.resume)):
             sys.exit(f"error: --resume {args.resume}: it is of {before}, not of {now}; a copy may begin from a file")

@@ -73,14 +73,35 @@ def events(run):
     return points
 
 
+def newest_step(run):
+    """The step of a run's newest checkpoint; 0 where there is none."""
+    return max((int(path.stem.split("_")[1]) for path in run.glob("checkpoint_*.pt")), default=0)
+
+
+def changes(run, args):
+    """{option: [(step, its value from there on), ...]} of what was given anew when the run was resumed."""
+    found, files = {}, {int(file.stem.split("_")[1]): file for file in run.glob("run_*.json")}
+    for step in sorted(step for step in files if step < newest_step(run)):
+        now = json.loads(files[step].read_text())["args"]
+        for name in now.keys() - NOT_OPTIONS:
+            before = found[name][-1][1] if name in found else args.get(name, now[name])
+            if now[name] != before:
+                found.setdefault(name, []).append((step, now[name]))
+    return found
+
+
 def describe(run):
     """What a run is, without its log: run.json's, and script, env_id, seed, options that are not the script's defaults,
-    batch_size, steps_wanted; `ours` is false for ppo2's. Raises Broken, or what reading a wreck raises."""
+    batch_size, steps_wanted; `ours` is false for ppo2's. Raises Broken, or what reading a wreck raises.
+
+    An option that was changed at a resume has both values as its text: another experiment."""
     if not run.is_dir():
         raise Broken("not the folder of a run")
     about = json.loads((run / "run.json").read_text())
     args, about["run"], about["ours"] = about["args"], run.name, "--alg=ppo2" not in about["command"]
     if about["ours"]:
+        if args.get("resume"):
+            raise Broken(f"begun from {args['resume']}: the log has not what was before")
         script = Path(about.get("script") or about["command"][0]).stem
         # some name their script in the folder's name only
         about["script"] = script if (run / f"{script}.py").exists() else run.name.split("__")[1]
@@ -89,6 +110,10 @@ def describe(run):
         default = {"exp_name": about["script"]} | defaults(source)
         options = {key for key in options if key not in default or default[key] != args[key]}
         about["source"] = hashlib.sha1(b"blob %d\0" % len(source) + source).hexdigest()
+        for option, steps in (changed := changes(run, args)).items():
+            args[option] = ", ".join([str(args.get(option)), *(f"from step {step} {value}" for step, value in steps)])
+        total = changed.get("total_timesteps", [(0, total)])[-1][1]
+        options |= changed.keys()
     else:
         with (run / "progress.csv").open() as file:
             first = next(csv.DictReader(file), None)
@@ -98,6 +123,11 @@ def describe(run):
         env_id, total = args["env"], args["num_timesteps"]
     about |= {"env_id": env_id, "seed": int(args["seed"]), "options": {key: args[key] for key in sorted(options)}}
     return about | {"batch_size": batch_size, "steps_wanted": int(float(total)) // batch_size * batch_size}
+
+
+def short(name):
+    """A file's name of at most 180 characters; the end of a longer one gives way to a hash of the whole."""
+    return name if len(name) <= 180 else f"{name[:160]}-{hashlib.sha1(name.encode()).hexdigest()[:16]}"
 
 
 def typed(option):
@@ -189,7 +219,7 @@ def collect(run, results, machine):
         about["command"] = " ".join([*words, *map(typed, about["options"].items())])
     folder = results / ("ours" if ours else "ppo2")
     folder.mkdir(parents=True, exist_ok=True)
-    there, instead = folder / f"{name.replace('/', '-')}.json", ""
+    there, instead = folder / f"{short(name.replace('/', '-'))}.json", ""
     if there.exists():
         before = json.loads(there.read_text())
         if before["steps"] > about["steps"]:

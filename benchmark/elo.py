@@ -85,6 +85,8 @@ def main():
     chosen = sorted({round(i) for i in np.linspace(len(files) - 1, 0, args.players)})
     loaded = [enjoy.load(files[i]) for i in chosen]
     script = enjoy.import_script(loaded[-1][0]["script"], args.run)
+    if not hasattr(script, "Seats"):
+        sys.exit(f"error: {args.run} is no run of a game of two: {loaded[-1][0]['script']} has no Seats")
     agents = [None]
     for state, _ in loaded:
         envs, agent = enjoy.rebuild(script, state, None, capture_video=False)

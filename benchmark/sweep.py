@@ -25,15 +25,9 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-# these change no number
-NOT_THE_EXPERIMENT = {
-    "cuda", "threads", "async_envs", "track", "capture_video", "save_every", "resume", "runs_folder",
-}  # fmt: skip
+sys.path.insert(0, str(ROOT))
 
-
-def newest_step(run):
-    """The step of a run's newest checkpoint; 0 where there is none."""
-    return max((int(path.stem.split("_")[1]) for path in run.glob("checkpoint_*.pt")), default=0)
+from benchmark.collect import NOT_OPTIONS, newest_step, short  # noqa: E402
 
 
 class Ours:
@@ -47,18 +41,20 @@ class Ours:
         self.options += ["--total-timesteps", total_timesteps] if total_timesteps else []
         module = importlib.import_module(self.script)
         self.args = dataclasses.asdict(tyro.cli(module.Args, args=self.options))
-        default = dataclasses.asdict(module.Args())
+        self.default = default = dataclasses.asdict(module.Args())
         env_id = self.args["env_id"].replace("/", "-")
         # as the script names its folder
         self.start = re.sub("[/:]", "-", f"{self.args['env_id']}__{self.args.get('exp_name') or self.script}__{seed}")
         self.runs = Path(folder, self.args.get("runs_folder") or "runs")
-        named = NOT_THE_EXPERIMENT | {"env_id", "seed", "total_timesteps"}
+        named = NOT_OPTIONS | {"total_timesteps"}
         others = [f"{key}={value}" for key, value in self.args.items() if key not in named and value != default[key]]
-        self.name = "__".join([env_id, self.script, seed, str(self.args["total_timesteps"]), *others])
+        self.name = short("__".join([env_id, self.script, seed, str(self.args["total_timesteps"]), *others]))
 
     def same(self, args):
-        """Whether a run with `args` is this one. Runs from before an option existed count as of its default."""
-        return all(args.get(key, value) == value for key, value in self.args.items() if key not in NOT_THE_EXPERIMENT)
+        """Whether a run with `args` is this one. Runs from before an option existed count as of its default, and one
+        that began from a checkpoint's file is another."""
+        counts = (self.args.keys() - NOT_OPTIONS) | {"env_id", "seed"}
+        return not args.get("resume") and all(args.get(key, self.default[key]) == self.args[key] for key in counts)
 
     def run(self):
         """The folder of this run that got furthest; None where there is none."""
@@ -121,6 +117,11 @@ class PPO2:
         return command
 
 
+def cores():
+    """How many this process may use, which a cluster's share or taskset may limit."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
 def machine(workers):
     """What the runs are made on."""
     import torch
@@ -129,7 +130,7 @@ def machine(workers):
     model = re.search(r"model name\s*: (.*)", cpuinfo)
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     cpu = model[1] if model else platform.processor()
-    return {"cpu": cpu, "cores": os.cpu_count(), "gpu": gpu, "runs_at_once": workers}
+    return {"cpu": cpu, "cores": cores(), "gpu": gpu, "runs_at_once": workers}
 
 
 def start(run, folder):
@@ -158,8 +159,7 @@ def main(experiments):
     if variables("LIST"):
         print("\n".join(f"{line} (seed {seed})" for line, seed in waiting))
         return 0
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, os.cpu_count() // workers)))
-    sys.path.insert(0, str(ROOT))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // workers)))
     about, running, failed, stopped = json.dumps(machine(workers), indent=2), [], 0, []
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: stopped.append(number))

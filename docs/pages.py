@@ -245,7 +245,7 @@ def write(output):
         html = TEMPLATES.get_template(f"{template}.html").render(**common, **values, title=title, file=file)
         (output / file).write_text(html)
 
-    titles = {file: re.match(r"# (.*)", file.read_text())[1] for file in texts()}
+    titles = {file: file.read_text().partition("\n")[0].removeprefix("# ") for file in texts()}
     page(
         "index.html", "start", titles[diffs.README], texts=texts(), titles=titles,
         places={"columns": family(False), "indented": family(True)},

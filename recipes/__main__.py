@@ -60,7 +60,8 @@ def read(file):
     keys = [key for key in KEYS if key in header]
     if list(header) != keys or not {*KEYS[:5]} <= set(keys) or not mark:
         raise ValueError(f"{file}: the header has {list(header)}, not {KEYS}; the last two may be missing")
-    return Recipe(file, header, mark + diff)
+    names = f"--- {header['script']}\n+++ {header['script']}\n"  # one that was made by hand has the copy's name
+    return Recipe(file, header, re.sub(r"\A--- .*\n\+\+\+ .*\n", lambda _: names, mark + diff))
 
 
 def recipes():
@@ -142,7 +143,7 @@ def refreshed(recipe):
         except ValueError:
             continue
         try:
-            return recipe._replace(diff=diff(recipe.header["script"], current, merge(current, before, after)))
+            merged = merge(current, before, after)
         except ValueError as error:
             conflict = ROOT / "build" / f"{recipe.file.stem}.py"
             conflict.parent.mkdir(exist_ok=True)
@@ -151,7 +152,13 @@ def refreshed(recipe):
                 f"{recipe.name}: the script has changed in the same lines. Resolve {conflict.relative_to(ROOT)}, then "
                 f"write: diff -U{CONTEXT} {recipe.header['script']} {conflict.relative_to(ROOT)}"
             ) from None
+        return recipe._replace(diff=diff(recipe.header["script"], current, merged))
     raise ValueError(f"{recipe.name}: it fits none of the script's last versions")
+
+
+def escape(text):
+    """A text as a cell of a Markdown table."""
+    return text.replace("|", r"\|")
 
 
 def write_index():
@@ -164,7 +171,7 @@ def write_index():
             if recipe.file.parent.name == kind:
                 lines = len(re.findall(r"^[+-](?!--|\+\+)", recipe.diff, re.MULTILINE))
                 link = f"[{recipe.file.stem}]({recipe.name}.diff)"
-                text += f"| {link} | `{recipe.header['script']}` | {lines} | {recipe.header['what']} |\n"
+                text += f"| {link} | `{recipe.header['script']}` | {lines} | {escape(recipe.header['what'])} |\n"
     index.write_text(text)
 
 
@@ -199,11 +206,12 @@ def caught(recipe, source):
         importlib.import_module(library)
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder, "copy")
-        ignored = shutil.ignore_patterns(".git", ".venv", "build", "runs", "results", "__pycache__")
+        ignored = shutil.ignore_patterns(".git", ".venv*", "build", "site", "runs", "wandb", "results", "__pycache__")
         shutil.copytree(ROOT, copy, ignore=ignored)
         script = copy / recipe.script.name
         known = [recipe.header["caught by"]] if "caught by" in recipe.header else []
-        for test in known + [f"tests/test_{name}.py" for name in sorted(TESTS, key=lambda x: x != OWN[script.name])]:
+        others = sorted(TESTS, key=lambda name: name != OWN.get(script.name))
+        for test in known + [f"tests/test_{name}.py" for name in others]:
             script.write_text(source)
             failed = failing(copy, [test], "--maxfail", "1")
             script.write_text(recipe.script.read_text())
@@ -218,26 +226,29 @@ def main():
     parser.add_argument("--check", action="store_true", help="write nothing")
     parser.add_argument("--caught", action="store_true", help="record the test that fails without the detail")
     args = parser.parse_args()
-    chosen = [recipe for recipe in recipes() if not args.names or recipe.file.stem in args.names]
+    folders = ["without"] if args.caught else ["with", "without"]
+    among = [recipe for recipe in recipes() if recipe.file.parent.name in folders]
+    chosen = [recipe for recipe in among if not args.names or recipe.file.stem in args.names]
     if missing := set(args.names) - {recipe.file.stem for recipe in chosen}:
-        sys.exit(f"error: there is no recipe {', '.join(sorted(missing))}")
+        sys.exit(f"error: recipes/{' and recipes/'.join(folders)} have no {', '.join(sorted(missing))}")
     failed = 0
     for recipe in chosen:
         try:
             if args.check:
                 apply(recipe, recipe.script.read_text())
             elif args.caught:
-                if recipe.file.parent.name == "without":
-                    test = caught(recipe, apply(recipe, recipe.script.read_text()))
-                    print(f"{recipe.name}: {test}", flush=True)
-                    failed += test is None
-                    recipe = read(recipe.file)  # which may have been refreshed while the tests ran
-                    header = {key: text for key, text in recipe.header.items() if key != "caught by"}
-                    header |= {"caught by": test} if test else {}
-                    write(recipe._replace(header={key: header[key] for key in KEYS if key in header}))
-            elif (new := refreshed(recipe)) != recipe:
-                write(new)
-                print(f"{recipe.name}: rewritten")
+                test = caught(recipe, apply(recipe, recipe.script.read_text()))
+                print(f"{recipe.name}: {test}", flush=True)
+                failed += test is None
+                recipe = read(recipe.file)  # which may have been refreshed while the tests ran
+                header = {key: text for key, text in recipe.header.items() if key != "caught by"}
+                header |= {"caught by": test} if test else {}
+                write(recipe._replace(header={key: header[key] for key in KEYS if key in header}))
+            else:
+                before = recipe.file.read_text()
+                write(refreshed(recipe))
+                if recipe.file.read_text() != before:
+                    print(f"{recipe.name}: rewritten")
         except ValueError as error:
             print(error)
             failed += 1

@@ -49,6 +49,7 @@ def test_it_makes_the_runs_that_are_missing(folders, monkeypatch, capsys):
     assert ablation.make_runs(args) == 3 and made[9:] == [1, 1, 1]
     args.seeds, args.compile = 2, False
     shutil.rmtree(folders / "runs")  # the results have those of seed 1
+    capsys.readouterr()
     assert ablation.make_runs(args) == 3 and made[12:] == [2, 2, 2]
     (folders / "results/ours/CartPole-v1__core-3__1.json").touch()  # at the default length
     assert ablation.has_result(folders / "runs/ppo/core-3.py", "CartPole-v1", 1, options(500_000))
@@ -57,6 +58,37 @@ def test_it_makes_the_runs_that_are_missing(folders, monkeypatch, capsys):
     [(what, rows)] = ablation.effects().items()
     assert what == "CartPole-v1, 1,024 steps" and {row[0].file.stem for row in rows} == {"core-3", "core-4"}
     assert all(len(row[1]) == len(row[2]) == 1 for row in rows)
+
+
+def test_a_run_that_was_stopped_is_made_again(folders, monkeypatch):
+    """It has a checkpoint, too, but not the last."""
+    [_, script] = ablation.scripts("without/core-3", "ppo.py")
+    which = script, "CartPole-v1", 1, options(1024)
+    assert ablation.make_run(*which)
+    run = ablation.run_of(*which)
+    [last] = run.glob("checkpoint_*.pt")
+    last = last.rename(run / "checkpoint_000000000512.pt")
+    assert ablation.run_of(*which) is None
+    last.rename(run / "checkpoint_000000001024.pt")
+    assert ablation.run_of(*which) == run
+
+
+def test_recipes_of_two_scripts_do_not_mix(folders):
+    """A result has the recipe's name: those of ppo_shared.py would pass for those of ppo.py."""
+    (folders / "results/ours").mkdir(parents=True)
+    (folders / "results/ours/CartPole-v1__ppo__1__total_timesteps=1024.json").touch()
+    what = {"env_id": "CartPole-v1", "compile": False, "steps": 1024, "seeds": 0}
+    with pytest.raises(SystemExit, match="^error: the results have these runs with ppo.py"):
+        ablation.make_runs(SimpleNamespace(recipes="without/", script="ppo_shared.py", **what))
+    assert ablation.make_runs(SimpleNamespace(recipes="without/", script="ppo.py", **what)) == 0
+
+
+def test_scripts_that_have_changed_since_are_named(folders, capsys):
+    [script, _] = ablation.scripts("without/core-3", "ppo.py")
+    assert capsys.readouterr().out == ""
+    script.write_text("before\n")
+    assert ablation.scripts("without/core-3", "ppo.py")[0].read_text() == "before\n"
+    assert capsys.readouterr().out.endswith(" to begin anew: ppo.py\n")
 
 
 def test_a_recipe_of_another_script_is_taken_where_it_fits(folders):
@@ -89,7 +121,7 @@ def test_runs_with_compile_are_another_table(folders):
     }
 
 
-def test_an_effect_is_without_less_with_it_by_welch():
+def test_an_effect_is_the_recipe_less_the_parent_by_welch():
     with_it, without = [10.0, 12.0, 14.0, 11.0], [20.0, 30.0, 25.0]
     mean, low, high = ablation.effect(with_it, without)
     assert mean == pytest.approx(25 - 11.75)
@@ -125,10 +157,8 @@ def test_the_newest_effects_are_written():
             shown = f"| {len(runs)} | {ablation.interval(final)} | {ablation.interval(whole)} | "
             [row] = [line for line in text.splitlines() if f"[{recipe.name}](" in line and shown in line]
             assert row.endswith(f"| {found[recipe.name]} |") and len(re.split(r"(?<!\\)\|", row)) == 8
-            assert (
-                f"{what}, {len(runs)} seeds: final return {ablation.interval(final)}"
-                in (recipe.header["measured effect"])
-            )
+            seeds = f"{len(runs)} seed{'s' if len(runs) > 1 else ''}"
+            assert f"{what}, {seeds}: final return {ablation.interval(final)}" in recipe.header["measured effect"]
 
 
 def test_what_studies_found():

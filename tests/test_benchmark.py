@@ -100,6 +100,30 @@ def test_a_sweep_knows_a_run_by_script_and_options(folder):
         assert ("--resume" in other.command()) == (other.args["seed"] == 2)
     assert len({one.name for one in [make(), *others]}) == 5
     assert make("ppo.py --gamma 0.9").name == "CartPole-v1__ppo__1__2048__gamma=0.9"
+    assert len(make(f"ppo.py --exp-name {'x' * 300}").name) < 200
+
+
+def test_a_sweep_does_not_take_another_run_for_its_own(run, tmp_path):
+    """One from before an option existed has its default; one that began from a checkpoint's file is another."""
+    about = json.loads((run / "run.json").read_text())
+    (tmp_path / "runs").mkdir()
+    run = run.rename(tmp_path / "runs" / run.name)
+
+    def done(line="ppo.py"):
+        return sweep.Ours(line.split(), "1", "2048", tmp_path).done()
+
+    del about["args"]["anneal_clip"]
+    (run / "run.json").write_text(json.dumps(about))
+    assert done() and not done("ppo.py --anneal-clip")
+    about["args"]["resume"] = "runs/other/checkpoint_000000000512.pt"
+    (run / "run.json").write_text(json.dumps(about))
+    assert not done()
+
+
+def test_a_sweep_shares_the_cores_that_it_may_use(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5}, raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    assert sweep.machine(1)["cores"] == sweep.cores() == 2
 
 
 def test_a_sweep_finds_a_named_run_in_its_folder(run, tmp_path, monkeypatch):
@@ -195,8 +219,16 @@ WRECKS = {  # what is done to a run, and the reason that is given
     "no log": (lambda run: [path.unlink() for path in run.glob("events.*")], "the log has none of the 4 updates"),
     "a flipped bit": (lambda run: [flip(path) for path in run.glob("events.*")], "the log has"),
     "no script": (lambda run: (run / "ppo.py").unlink(), "ppo.py"),
+    "begun from a file": (lambda run: with_args(run, resume="x/checkpoint_000000000512.pt"), "begun from x/checkpoint"),
     "a file": (lambda run: (shutil.rmtree(run), run.write_text("")), "not the folder of a run"),
 }
+
+
+def with_args(run, **args):
+    """Gives a run other arguments in its run.json."""
+    about = json.loads((run / "run.json").read_text())
+    about["args"] |= args
+    (run / "run.json").write_text(json.dumps(about))
 
 
 def flip(path):
@@ -252,6 +284,30 @@ def test_a_run_counts_up_to_its_checkpoint_and_gives_way_to_a_longer_one(folder,
     assert "collected: " in collect.collect(run, tmp_path / "results", None)
     assert "left out: " in collect.collect(part, tmp_path / "results", None)
     assert table(tmp_path / "results", "updates")["step"].max() == 2048
+
+
+def test_options_that_a_resume_changed_make_another_experiment(folder, tmp_path):
+    """Not one of the first options, nor of the last; what was given again as it was, or after the end, is none."""
+    run = shutil.copytree(stopped(folder), tmp_path / "run")
+    train(PPO, f"--resume {run} --learning-rate 2.5e-4 --threads 1", folder)
+    assert collect.describe(run)["options"] == {"total_timesteps": 2048}
+    train(PPO, f"--resume {run} --total-timesteps 3072 --gamma 0.9", folder)
+    (run / "run_000000003072.json").write_text((run / "run_000000002048.json").read_text().replace("3072", "9999"))
+    about = collect.describe(run)
+    changed = {"gamma": "0.99, from step 2048 0.9", "total_timesteps": "2048, from step 2048 3072"}
+    assert about["options"] == changed and about["steps_wanted"] == 3072
+    assert "3072 steps" in collect.collect(run, tmp_path / "results", None)
+
+
+def test_a_name_with_many_options_is_not_too_long(run, tmp_path):
+    folder = copy_of(run, tmp_path, **{f"option_{i}": 0.123456789 for i in range(5)})
+    about = json.loads((folder / "run.json").read_text())
+    with_args(folder, **{f"option_{i}": 0.123456789 for i in range(20)})
+    assert "collected: " in collect.collect(folder, tmp_path / "results", None)
+    with_args(folder, **{f"option_{i}": 0.2 for i in range(20)})
+    assert "in place of" not in collect.collect(folder, tmp_path / "results", None)
+    files = [file.name for file in (tmp_path / "results/ours").iterdir()]
+    assert len(files) == 6 and max(map(len, files)) < 220 and about["args"]["seed"] == 1
 
 
 def test_the_commit_is_the_first_with_the_script_as_it_was_run():

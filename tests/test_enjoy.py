@@ -297,6 +297,22 @@ def test_a_damaged_checkpoint_offers_the_one_before(cartpole, tmp_path, capsys):
     assert refusal(tmp_path).endswith("there is none before it")
 
 
+def test_a_damaged_checkpoint_may_look_encrypted(cartpole, tmp_path):
+    """A bit in a zip file's table says that; zipfile then raises RuntimeError."""
+    older, newer = sorted(cartpole.glob("checkpoint*"))
+    content = bytearray(newer.read_bytes())
+    content[content.index(b"PK\x01\x02") + 8] |= 1
+    (tmp_path / newer.name).write_bytes(content)
+    assert "no whole checkpoint" in refusal(tmp_path / newer.name)
+
+
+def test_no_game_ended_in_training(tmp_path, capsys):
+    options = "--no-cuda --env-id MountainCar-v0 --total-timesteps 64 --num-envs 2 --num-steps 32"
+    run = train(SCRIPTS[0], options, tmp_path)
+    enjoy.enjoy(enjoy.Args(run, episodes=1))
+    assert "MountainCar-v0, no game ended before\n" in capsys.readouterr().out
+
+
 def test_greedy_takes_the_likeliest_action(tmp_path, capsys):
     """On Clock, which has no chance in it, every greedy game is the same; samples differ."""
     run = train(ppo, CLOCK, tmp_path)

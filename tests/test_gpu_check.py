@@ -3,6 +3,7 @@
 import importlib.util
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -49,6 +50,14 @@ def test_the_table(gpu_check, monkeypatch):
 def test_runs_of_two_seeds_are_not_the_same(gpu_check):
     weights = {gpu_check.run("ppo_shared", 3, f"{OWN} --seed {seed}")["weights"] for seed in (1, 2)}
     assert len(weights) == 2
+
+
+def test_the_error_of_one_run_of_two_is_shown(gpu_check, monkeypatch):
+    fine = {"N": 4, "steps/s": 1.0, "MiB": 0.0, "weights": "w"}
+    monkeypatch.setattr(gpu_check.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout="1 passed"))
+    for results in ([{"error": "oops"}, fine], [fine, {"error": "oops"}]):
+        monkeypatch.setattr(gpu_check, "run", lambda *_, results=iter(results): next(results))
+        assert list(gpu_check.rows(["ppo_shared"], "cpu", 3))[-1] == "| `ppo_shared.py` | | | | oops |"
 
 
 def test_a_run_that_fails_has_its_error_in_the_table(gpu_check):

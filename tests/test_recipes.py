@@ -1,6 +1,7 @@
 """Each recipe applies to its script without fuzz, and trains; where it has state of its own, it resumes with it."""
 
 import contextlib
+import difflib
 import importlib
 import math
 import os
@@ -152,9 +153,35 @@ def test_a_recipe_whose_own_line_has_changed_is_named(repository, tmp_path):
     assert "<<<<<<<" in (tmp_path / "build/two.py").read_text()
 
 
-def test_a_recipe_must_not_change_the_plumbing():
+def test_a_recipe_must_not_change_the_plumbing(repository, tmp_path):
+    """And says so, also where the recipe's other lines still fit."""
     with pytest.raises(ValueError, match="must not change"):
-        tool.diff("s.py", BEFORE, BEFORE.replace("print(1)", "print(2)"))
+        tool.diff("s.py", BEFORE, after := BEFORE.replace("print(1)", "print(2)"))
+    lines = BEFORE.splitlines(keepends=True), after.splitlines(keepends=True)
+    (tmp_path / "recipes/with/two.diff").write_text(RECIPE + "".join(difflib.unified_diff(*lines, "s.py", "s.py")))
+    with pytest.raises(ValueError, match="a recipe must not change"):
+        repository(BEFORE)
+
+
+def test_a_recipe_made_by_hand(repository, tmp_path, monkeypatch, capsys):
+    """The output of diff -U2 under a header: the tool puts the script's name in the place of the copy's."""
+    (tmp_path / "my_s.py").write_text(BEFORE.replace("y + 1", "y + 2"))
+    made = subprocess.run(["diff", "-U2", "s.py", "my_s.py"], cwd=tmp_path, capture_output=True, text=True).stdout
+    file, index = tmp_path / "recipes/with/two.diff", tmp_path / "recipes/README.md"
+    file.write_text(RECIPE + made)
+    index.write_text("<!-- recipes -->\n")
+    monkeypatch.setattr(sys, "argv", ["recipes"])
+    for said in ("with/two: rewritten\n", ""):
+        with pytest.raises(SystemExit, match="False"):
+            tool.main()
+        assert capsys.readouterr().out == said
+    assert "+++ my_s.py" in made and "--- s.py\n+++ s.py\n" in file.read_text()
+
+
+def test_only_recipes_that_take_a_detail_out_are_caught(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["recipes", "--caught", "rnd"])
+    with pytest.raises(SystemExit, match="^error: recipes/without have no rnd$"):
+        tool.main()
 
 
 def test_a_header_that_lacks_a_line(tmp_path):
@@ -165,7 +192,8 @@ def test_a_header_that_lacks_a_line(tmp_path):
 
 def test_what_is_written_can_be_read(tmp_path):
     """Also a header of long lines."""
-    recipe = tool.Recipe(tmp_path / "r.diff", dict.fromkeys(tool.KEYS, "word " * 40 + "end"), "--- s.py\n+++ s.py\n")
+    header = dict.fromkeys(tool.KEYS, "word " * 40 + "end") | {"script": "s.py"}
+    recipe = tool.Recipe(tmp_path / "r.diff", header, "--- s.py\n+++ s.py\n")
     tool.write(recipe)
     assert tool.read(recipe.file) == recipe
     assert max(map(len, recipe.file.read_text().splitlines())) <= 120

@@ -3,17 +3,20 @@
 What is only plumbing is tried with ppo.py alone: test_scripts.py says that it is the same in every script.
 """
 
+import importlib
 import random
 import re
 import shutil
 import signal
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from test_procgen import every_script_with_its_games
 from toy_envs import (
+    ROOT,
     SCRIPTS,
     Clock,
     checkpoint,
@@ -222,6 +225,16 @@ def test_a_copy_that_begins_from_a_file_has_its_own_name(tmp_path):
     [_, newest] = sorted(run.glob("checkpoint_*.pt"))
     new = on_clock(ppo, f"--resume {newest} --total-timesteps 448", tmp_path)
     assert new.name.split("__")[1] == "ppo" and on_clock(ppo, f"--resume {run} --total-timesteps 448", tmp_path) == run
+
+
+def test_a_script_whose_name_has_py_in_it(tmp_path, monkeypatch):
+    (tmp_path / "my_pytorch_ppo.py").write_text((ROOT / "ppo.py").read_text())
+    monkeypatch.syspath_prepend(tmp_path)
+    copy = SimpleNamespace(name="my_pytorch_ppo", module=importlib.import_module("my_pytorch_ppo"))
+    run = train(copy, "--no-cuda --total-timesteps 128 --num-steps 32", tmp_path)
+    for total in (256, 384):  # the second goes on with the copy my_pytorch_ppo_000000000128.py
+        assert train(copy, f"--resume {run} --total-timesteps {total}", tmp_path) == run
+    assert checkpoint(run)["global_step"] == 384
 
 
 def test_a_damaged_checkpoint_is_passed_over(tmp_path, capsys):

@@ -54,6 +54,16 @@ def test_a_poor_trial_is_given_up_after_its_first_seed(script, tmp_path):
     assert [len(list(tmp_path.glob(f"runs/search/*/Env__trial-{i}__*"))) for i in range(7)] == [2, 2, 2, 2, 2, 1, 2]
 
 
+def test_another_text_of_the_file_is_another_study(script, tmp_path):
+    """What a copy suggests may be other parameters, which the trials of this one have not."""
+    (tmp_path / "my_search.py").write_text((ROOT / "recipes/search.py").read_text().replace('"clip-coef"', '"vf-coef"'))
+    options = ["--trials", 1, "--seeds", 1]
+    assert search(tmp_path, script, *options, SCORES="9")[2] == 0
+    command = [sys.executable, "my_search.py", script, *map(str, options)]
+    done = subprocess.run(command, cwd=tmp_path, env=os.environ | {"SCORES": "1"}, capture_output=True, text=True)
+    assert "1 of 1 trials" in done.stdout and "--vf-coef=" in done.stdout, done.stderr
+
+
 def test_a_trial_that_fails_is_left_out(script, tmp_path):
     said, log, status = search(tmp_path, script, "--trials", 3, "--seeds", 1, SCORES="1 fails 2")
     assert status == 0 and said.startswith("2 of 3 trials came to their end; the best scored 1.5:")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from toy_envs import SELFPLAY, Signs, checkpoint, patched, same_weights, scalars, train
+from toy_envs import SCRIPTS, SELFPLAY, Signs, checkpoint, patched, same_weights, scalars, train
 
 import enjoy
 import ppo_selfplay as script
@@ -580,6 +580,13 @@ def test_elo_of_a_run(made, tmp_path, capsys, monkeypatch):
     ratings = [float(row[1]) for row in rows[1:]]
     assert ratings == sorted(ratings) and ratings[0] == 0 and ratings[-1] > 200
     assert rows[-1][2] == "100.0%" and rows[2][2] == rows[2][3]
+
+
+def test_elo_of_another_game(tmp_path, monkeypatch):
+    run = train(SCRIPTS[0], "--no-cuda --total-timesteps 64 --num-envs 2 --num-steps 32", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["elo.py", str(run)])
+    with pytest.raises(SystemExit, match="^error: .* is no run of a game of two: ppo.py has no Seats$"):
+        elo.main()
 
 
 @pytest.mark.parametrize("options", ["nowhere", "nowhere --games 3", "nowhere --players 0"])

@@ -88,6 +88,11 @@ def test_programs_work_in_turns(ours, monkeypatch):
         Program([sys.executable, "-c", "oops"])
 
 
+def test_a_script_whose_actors_play_while_it_learns(ours):
+    with pytest.raises(SystemExit, match="^error: ppo_atari_cleanba.py: its actors"):
+        ours.load("ppo_atari_cleanba.py", 1, [])
+
+
 @pytest.mark.parametrize("slow", ["environment", "inference", "learning"])
 def test_a_slow_phase_has_the_larger_share(ours, stopwatch, monkeypatch, slow):
     """All but what reading the time takes; and all of them together are no more than the whole."""

@@ -31,14 +31,14 @@ FOLDER = ROOT / "build/ablation"
 RESULTS = Path(__file__).parent / "results"
 sys.path.insert(0, str(ROOT))
 
-from benchmark.collect import collect, defaults, typed  # noqa: E402
+from benchmark.collect import collect, defaults, newest_step, reason, short, typed  # noqa: E402
 from benchmark.report import COLORS, GRAY, WINDOW, load  # noqa: E402
 from benchmark.sweep import machine  # noqa: E402
-from recipes.__main__ import KEYS, apply, recipes, write  # noqa: E402
+from recipes.__main__ import KEYS, apply, escape, recipes, write  # noqa: E402
 
 
 def scripts(names, parent):
-    """The paths of the scripts to run, which it writes: the parent, and each recipe's. Old ones stay.
+    """The paths of the scripts to run, which it writes: the parent, and each recipe's. Old ones stay, and are named.
 
     The names of the recipes, as without/core-3, begin as the regular expression `names` says. A recipe that is made
     for another script is taken where it fits the parent."""
@@ -54,18 +54,23 @@ def scripts(names, parent):
                 unfit.append(recipe.name)
     if unfit:
         print(f"not for {parent}: {', '.join(unfit)}")
-    for name, text in texts.items():
-        if not (folder / f"{name}.py").exists():
-            (folder / f"{name}.py").write_text(text)
-    return [folder / f"{name}.py" for name in texts]
+    files = {folder / f"{name}.py": text for name, text in texts.items()}
+    for file, text in files.items():
+        if not file.exists():
+            file.write_text(text)
+    if old := [file.name for file, text in files.items() if file.read_text() != text]:
+        print(f"as they were when these runs began, remove {folder} to begin anew: {', '.join(old)}")
+    return list(files)
 
 
 def run_of(script, env_id, seed, options):
-    """The folder of a run that is done, which has its last checkpoint, the only one; None where there is none."""
-    for file in script.parent.glob(f"runs/{env_id}__{script.stem}__{seed}__*/checkpoint_*.pt"):
-        args = json.loads((file.parent / "run.json").read_text())["args"]
+    """The folder of a run that came to its end; None where there is none."""
+    name = re.sub("[/:]", "-", f"{env_id}__{script.stem}__{seed}")
+    for about in script.parent.glob(f"runs/{name}__*/run.json"):
+        args, done = json.loads(about.read_text())["args"], newest_step(about.parent)
         if all(args[name] == value for name, value in options.items()):
-            return file.parent
+            if done + args["num_envs"] * args["num_steps"] > args["total_timesteps"]:
+                return about.parent
     return None
 
 
@@ -73,7 +78,8 @@ def has_result(script, env_id, seed, options):
     """Whether the results have this run; collect() leaves an option that is the default out of the name."""
     default = defaults(script.read_text())
     named = [f"{name}={value}" for name, value in sorted(options.items()) if default[name] != value]
-    return (RESULTS / f"ours/{'__'.join([env_id, script.stem, str(seed), *named])}.json").exists()
+    name = "__".join([env_id, script.stem, str(seed), *named]).replace("/", "-")
+    return (RESULTS / f"ours/{short(name)}.json").exists()
 
 
 def make_run(script, env_id, seed, options):
@@ -102,12 +108,15 @@ def make_runs(args):
     """Makes the runs that are missing, one after the other, and collects all; returns how many failed."""
     chosen, failed, about = scripts(args.recipes, args.script), 0, json.dumps(machine(workers=1), indent=2)
     options = {"total_timesteps": args.steps, "compile": args.compile}
+    for other in ROOT.glob("*ppo*.py"):  # a result has the name of its recipe, not of the script that it was applied to
+        if other.stem != Path(args.script).stem and has_result(other, args.env_id, 1, options):
+            sys.exit(f"error: the results have these runs with {other.name}, whose recipes have the same names")
     importlib.import_module("ppo")  # and the libraries with it
     for seed in range(1, args.seeds + 1):
         for script in chosen:
             which = script, args.env_id, seed, options
             if run_of(*which) is None and not has_result(*which):
-                well = make_run(*which)
+                well = make_run(*which) and run_of(*which) is not None
                 failed += not well
                 print(f"{script.stem}, seed {seed}: {'finished' if well else 'failed'}", flush=True)
                 if well:
@@ -115,7 +124,11 @@ def make_runs(args):
     for seed in range(1, args.seeds + 1):
         for script in chosen:
             if run := run_of(script, args.env_id, seed, options):
-                collect(run, RESULTS, "unknown")
+                try:
+                    collect(run, RESULTS, "unknown")
+                except Exception as error:  # whatever is wrong with one run, the others are collected
+                    failed += 1
+                    print(f"broken, left out: {run}: {reason(error)}")
     return failed
 
 
@@ -125,14 +138,14 @@ def area(run):
     return float(np.mean([run.episodes["return"][max(n - WINDOW, 0) : n].mean() for n in ended if n]))
 
 
-def effect(with_it, without):
-    """(difference of the means, its 95% interval) of two samples, by Welch's t-test; the second less the first.
+def effect(parent, recipe):
+    """(difference of the means, its 95% interval) of two samples, by Welch's t-test; the recipe's less the parent's.
 
-    The interval is NaN where a sample is a single run."""
+    The interval is NaN where a sample is a single run, or all runs score the same."""
     low = high = np.nan
-    if min(len(with_it), len(without)) > 1:
-        low, high = stats.ttest_ind(without, with_it, equal_var=False).confidence_interval(0.95)
-    return np.mean(without) - np.mean(with_it), low, high
+    if min(len(parent), len(recipe)) > 1:
+        low, high = stats.ttest_ind(recipe, parent, equal_var=False).confidence_interval(0.95)
+    return np.mean(recipe) - np.mean(parent), low, high
 
 
 def effects():
@@ -143,7 +156,10 @@ def effects():
         words = [typed(option) for option in json.loads(options).items() if option[0] != "total_timesteps"]
         groups.setdefault(f"{' '.join([env_id, *words])}, {steps:,} steps", {})[script] = runs
     for what, by_script in groups.items():
-        [parent] = [runs for script, runs in by_script.items() if (ROOT / f"{script}.py").exists()]
+        parents = [script for script in by_script if (ROOT / f"{script}.py").exists()]
+        if len(parents) != 1:
+            sys.exit(f"error: {what}: the results must have one script's runs to compare with, not {len(parents)}")
+        parent = by_script[parents[0]]
         for script in by_script.keys() & known.keys():
             runs = by_script[script]
             finals = effect(*([run.score for run in group] for group in (parent, runs)))
@@ -155,7 +171,7 @@ def effects():
 
 
 def interval(difference):
-    """ "+4.2 [-1.0, 9.4]"; "+4.2 (no interval)" where one of two samples is a single run."""
+    """ "+4.2 [-1.0, 9.4]"; "+4.2 (no interval)" where there is none."""
     mean, low, high = difference
     return f"{mean:+.1f} (no interval)" if np.isnan(low) else f"{mean:+.1f} [{low:.1f}, {high:.1f}]"
 
@@ -163,11 +179,6 @@ def interval(difference):
 def spread(scores):
     """ "199.3 ± 17.5", mean and standard deviation; "199.3" of a single run."""
     return f"{np.mean(scores):.1f}" + (f" ± {np.std(scores, ddof=1):.1f}" if len(scores) > 1 else "")
-
-
-def escape(text):
-    """A text as a cell of a Markdown table."""
-    return text.replace("|", r"\|")
 
 
 def studies():
@@ -214,20 +225,22 @@ def write_effects():
         _, parent, _, _, _ = rows[0]
         script = f"{parent[0].about['script']}.py"
         finals, areas = [run.score for run in parent], [area(run) for run in parent]
+        shown = f"mean ± standard deviation, {len(parent)} seeds" if len(parent) > 1 else "1 seed"
         lines += [
             f"### {what}", "",
-            f"`{script}` itself ends at {spread(finals)}; the mean of its curve is {spread(areas)} (mean ± "
-            f"standard deviation, {len(parent)} seeds).", "",
-            "| recipe | what it puts in place | seeds | final return | mean of the curve | studies found, or source |",
+            f"`{script}` itself ends at {spread(finals)}; the mean of its curve is {spread(areas)} ({shown}).", "",
+            "| recipe | what it puts in place | seeds | final return | mean of the curve | "
+            "studies of the detail found, or source |",
             "|---|---|---|---|---|---|",
         ]  # fmt: skip
         for recipe, _, runs, final, whole in rows:
             link = f"[{recipe.name}](../../recipes/{recipe.name}.diff)"
             cells = link, recipe.header["what"], str(len(runs)), interval(final), interval(whole), found[recipe.name]
             lines.append(f"| {' | '.join(escape(cell) for cell in cells)} |")
+            seeds = f"{len(runs)} seeds" if len(runs) > 1 else "1 seed"
             said.setdefault(recipe.name, []).append(
-                f"{what}, {len(runs)} seeds: final return {interval(final)}, mean of the curve "
-                f"{interval(whole)} (95% intervals; that of {script} is {np.mean(finals):.1f}, "
+                f"{what}, {seeds}: final return {interval(final)}, mean of the curve {interval(whole)} "
+                f"({'95% intervals; ' if len(runs) > 1 else ''}that of {script} is {np.mean(finals):.1f}, "
                 f"{np.mean(areas):.1f})"
             )
         lines.append("")
@@ -253,7 +266,10 @@ def main():
     if args.what == "effects":
         write_effects()
     else:
-        sys.exit(make_runs(args) > 0)
+        try:
+            sys.exit(make_runs(args) > 0)
+        except KeyboardInterrupt:
+            sys.exit("stopped; the same command makes what is missing")
 
 
 if __name__ == "__main__":

@@ -152,11 +152,11 @@ def main():
             report["versions"] = ours["versions"]
             if peer:
                 report["sb3"] = peer["versions"] | {"threads": peer["threads"]}
-            out.with_suffix(".json").write_text(json.dumps(report, indent=1))
-            out.with_suffix(".md").write_text(table(report))
+            Path(f"{out}.json").write_text(json.dumps(report, indent=1))
+            Path(f"{out}.md").write_text(table(report))
             beside = f", SB3 {peer['steps_per_second']:,.0f}" if peer else ""
             print(f"{setting}, {len(measured['runs'])}: {ours['steps_per_second']:,.0f} steps/s{beside}", flush=True)
-    print(table(report), out.with_suffix(".md"), sep="\n")
+    print(table(report), f"{out}.md", sep="\n")
 
 
 if __name__ == "__main__":

@@ -30,6 +30,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 def load(script, updates, options):
     """Imports the script and puts in sys.argv what trains for so many updates; returns (module, args)."""
     module = importlib.import_module(Path(script).stem)
+    if hasattr(module, "actor"):
+        sys.exit(f"error: {script}: its actors play while it learns, so an update has no phases to time")
     args = tyro.cli(module.Args, args=options)
     steps = updates * args.num_envs * args.num_steps
     sys.argv = [script, *options, "--total-timesteps", str(steps), "--save-every", "0"]
@@ -76,6 +78,8 @@ def speed(module, args, turns, warmup, count, updates_a_turn):
         turns.end()
 
     def timed_log_update(run, scalars):
+        if run.device.type == "cuda":
+            torch.cuda.synchronize()
         rows[-1]["end"] = time.perf_counter()
         log_update(run, scalars)
 
