@@ -6,7 +6,7 @@
 #   "envpool>=1.2,<1.2.6",
 # ]
 # ///
-"""PPO for Atari games at speed: ppo_atari.py with its environments, and 7 of the 9 Atari details, in EnvPool's C++.
+"""PPO for Atari games at speed: ppo_atari.py with its environments, and 5 of the 9 Atari details, in EnvPool's C++.
 
     python ppo_atari_envpool.py --env-id Breakout-v5        (python ppo_atari_envpool.py --help lists every option)
 
@@ -94,8 +94,8 @@ class Args:
 class EnvPool(gym.vector.VectorEnv):
     """[library] N games stepped in C++ threads.
 
-    In C++ are [atari 1] no-ops, [atari 2] skipped frames, [atari 3] lost lives, [atari 4] FIRE and [atari 5] small grey
-    frames. Here are [atari 6] the sign of rewards and [atari 7] the stack of frames.
+    In C++, a little differently (docs/details.md), are [atari 1] no-ops, [atari 2] skipped frames, [atari 3] lost lives,
+    [atari 4] FIRE and [atari 5] small grey frames. Here are [atari 6] the sign of rewards and [atari 7] the stack of frames.
     """
 
     render_mode, metadata = "rgb_array", {"autoreset_mode": gym.vector.AutoresetMode.SAME_STEP, "render_fps": 15}

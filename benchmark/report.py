@@ -178,7 +178,8 @@ def experiments_of(found):
 
     def place(one):
         order = known.index(one.script) if one.script in known else len(known)
-        return order, one.script, one.env_id not in FIRST, one.env_id, str(one.options)
+        furthest = max(run.about["steps"] for run in one.ours)
+        return order, one.script, one.env_id not in FIRST, one.env_id, -furthest, str(one.options)
 
     return sorted(table, key=place)
 

@@ -20,7 +20,8 @@ KINDS = ("speed", "check", "library")  # the marks of what is no detail; docs/de
 MARK = re.compile(rf"\[(\w+ \d+|{'|'.join(KINDS)})\]")
 # | script | trains on | adds | diff to its parent | score |; the sizes of the diff and the score are written here
 SCRIPT_ROW = r"^(\| \[`({})\.py`\]\(\w+\.py\) \| ([^|]*) \| ([\w, -]+) \|) *(?:`(\w+)\.py`)?[^|]*\|[^|]*\|$"
-SCORE_ROW = re.compile(r"^\| `(\w+)\.py`[^|]* \| ([^|]+) \| ([^|]+) \| ([^|]+) \|", re.MULTILINE)
+SCORE_ROW = re.compile(r"^\| `(\w+)\.py`([^|]*) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|", re.MULTILINE)
+OF_LENGTH_OR_NAME = re.compile(r" `--(total-timesteps|exp-name) \S+`")
 SIZES = re.compile(r"(?<=<!-- sizes -->\n).*?(?=<!-- /sizes -->)", re.DOTALL)
 KIND_ROW = re.compile(r'^- <a id="\w+"></a>`\[(\w+)\]`: (.*)$', re.MULTILINE)
 # | mark | detail | ours | ppo2 | studies found |
@@ -170,7 +171,10 @@ def with_sizes(text):
 def with_diffs_and_scores(text):
     """README.md with the diff's size and the first score in each script's row."""
     found = reversed(SCORE_ROW.findall(text))
-    scores = {name: f"{env_id}, {steps}: {score}" for name, env_id, steps, score in found} | SCORES
+    scores = {
+        name: f"{env_id}{OF_LENGTH_OR_NAME.sub('', options)}, {steps}: {score}"
+        for name, options, env_id, steps, score in found
+    } | SCORES
     sizes = all_sizes()
     for name, script in scripts().items():
         diff = f"`{script.parent}.py`<br>+{sizes[name]['+']} -{sizes[name]['-']}" if script.parent else ""
