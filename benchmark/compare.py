@@ -79,7 +79,8 @@ def read_all(runs):
             lines.append(f"left out: {run.parent / less.about['run']}: seed {seed} is there twice")
     sources = {one.about.get("source") for one in by_seed.values()}
     if len(sources) > 1:
-        lines.append(f"note: {names_of(about)[1]} was run with {len(sources)} different texts of {about['script']}.py")
+        scripts = ", ".join(sorted({f"{one.about['script']}.py" for one in by_seed.values()}))
+        lines.append(f"note: {names_of(about)[1]} was run with {len(sources)} different texts of {scripts}")
     return by_seed, lines
 
 

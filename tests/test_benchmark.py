@@ -649,6 +649,9 @@ def test_two_experiments_of_a_folder_are_compared(run, tmp_path):
     whole = "slow --learning-rate 1e-05 --total-timesteps 2048"
     assert ambiguous.returncode == 1 and f'"{whole}" (2 runs)' in ambiguous.stderr
     assert start("--a", "ppo", "--b", whole).returncode == 0
+    for seed, script in enumerate(("ppo", "ppo_wide"), 1):
+        copy_of(run, folder, script, seed, old="[core 3]", new=f"[core 3], {script}", exp_name="wide")
+    assert "with 2 different texts of ppo.py, ppo_wide.py" in start("--a", "ppo", "--b", "wide").stdout
     heading = start("--a", "ppo", "--b", "slow --learning-rate 1e-05").stdout.splitlines()[0]
     assert f"ppo --total-timesteps 2048 (a) and {whole} (b): " in heading
     assert "is none of the experiments" in start("--a", "ppo", "--b", "nix").stderr
