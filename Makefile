@@ -67,7 +67,7 @@ diffs: .venv/dev.stamp
 	$(BIN)/python docs/diffs.py
 
 # Brings recipes/*/*.diff up to date after a script has changed. ARGS="--caught core-3" records a test that fails.
-recipes: $(TESTED)
+recipes: $(if $(findstring caught,$(ARGS)),$(TESTED),.venv/dev.stamp)
 	$(BIN)/python recipes $(ARGS)
 
 # What each recipe does, of a detail or an idea: trains with it and without, and writes the effects. Hours, on one core.

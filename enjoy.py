@@ -62,6 +62,8 @@ def is_whole(path):
     try:
         with zipfile.ZipFile(path) as file:
             return file.testzip() is None
+    except PermissionError:
+        raise
     except Exception:  # damaged bytes can raise anything
         return False
 
@@ -358,9 +360,9 @@ def enjoy(args):
         except SystemExit:  # the script cannot film: then what the agent sees is shown, if that is a picture
             envs, agent = rebuild(script, state, folder, **options)
         last = state.get("returns")
-        before = f"mean return in training {np.mean(last):.4g} (last {len(last)})" if last else "no game ended before"
+        trained = f"mean return in training {np.mean(last):.4g} (last {len(last)})" if last else ""
         env_id = options.get("env_id", state["args"].get("env_id"))
-        print(f"{file}: {env_id}, {before}")
+        print(f"{file}: {env_id}, {trained or 'no game ended in training'}")
         if not (args.video or args.render):
             print("playing unseen: --render shows the games in a window, --video films them")
         try:

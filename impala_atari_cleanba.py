@@ -102,8 +102,8 @@ class Args:
 class EnvPool(gym.vector.VectorEnv):
     """[library] N games stepped in C++ threads.
 
-    In C++, a little differently, are [atari 1] no-ops, [atari 2] skipped frames, [atari 3] lost lives, [atari 4] FIRE
-    and [atari 5] small grey frames. Here are [atari 6] the sign of rewards and [atari 7] the stack of frames.
+    In C++ are [atari 1] no-ops, [atari 2] skipped frames, [atari 3] lost lives, [atari 4] FIRE and [atari 5] small grey
+    frames; 1, 2 and 4 differ a little. Here are [atari 6] the sign of rewards and [atari 7] the stack of frames.
     """
 
     render_mode, metadata = "rgb_array", {"autoreset_mode": gym.vector.AutoresetMode.SAME_STEP, "render_fps": 15}

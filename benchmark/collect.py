@@ -78,13 +78,15 @@ def newest_step(run):
     return max((int(path.stem.split("_")[1]) for path in run.glob("checkpoint_*.pt")), default=0)
 
 
-def changes(run, args):
-    """{option: [(step, its value from there on), ...]} of what was given anew when the run was resumed."""
+def changes(run, script, args):
+    """{option: [(step, its value from there on), ...]} of what was given anew when a run of `script` was resumed."""
     found, files = {}, {int(file.stem.split("_")[1]): file for file in run.glob("run_*.json")}
     for step in sorted(step for step in files if step < newest_step(run)):
-        now = json.loads(files[step].read_text())["args"]
+        now, source = json.loads(files[step].read_text())["args"], run / f"{script}_{step:012}.py"
+        default = defaults(source.read_text()) if source.exists() else {}
         for name in now.keys() - NOT_OPTIONS:
-            before = found[name][-1][1] if name in found else args.get(name, now[name])
+            first = args.get(name, default.get(name))  # the run may be from before there was this option
+            before = found[name][-1][1] if name in found else first
             if now[name] != before:
                 found.setdefault(name, []).append((step, now[name]))
     return found
@@ -110,10 +112,10 @@ def describe(run):
         default = {"exp_name": about["script"]} | defaults(source)
         options = {key for key in options if key not in default or default[key] != args[key]}
         about["source"] = hashlib.sha1(b"blob %d\0" % len(source) + source).hexdigest()
-        for option, steps in (changed := changes(run, args)).items():
-            args[option] = ", ".join([str(args.get(option)), *(f"from step {step} {value}" for step, value in steps)])
+        changed = changes(run, about["script"], args)
+        if {"num_envs", "num_steps"} & changed.keys():
+            raise Broken("num_envs or num_steps was changed at a resume")
         total = changed.get("total_timesteps", [(0, total)])[-1][1]
-        options |= changed.keys()
     else:
         with (run / "progress.csv").open() as file:
             first = next(csv.DictReader(file), None)
@@ -121,7 +123,11 @@ def describe(run):
             raise Broken("no update")
         batch_size, options = int(float(first["misc/total_timesteps"])), set(args) - {"env", "seed"}
         env_id, total = args["env"], args["num_timesteps"]
-    about |= {"env_id": env_id, "seed": int(args["seed"]), "options": {key: args[key] for key in sorted(options)}}
+    options = {key: args[key] for key in options}
+    if about["ours"]:
+        for key, steps in changed.items():
+            options[key] = ", ".join([str(args.get(key)), *(f"from step {step} {value}" for step, value in steps)])
+    about |= {"env_id": env_id, "seed": int(args["seed"]), "options": dict(sorted(options.items()))}
     return about | {"batch_size": batch_size, "steps_wanted": int(float(total)) // batch_size * batch_size}
 
 
@@ -216,7 +222,8 @@ def collect(run, results, machine):
         name = "__".join([name, *(f"{option}={value}" for option, value in about["options"].items())])
         about["commit"] = commit(f"{about['script']}.py", about["source"])
         words = ["python", f"{about['script']}.py", "--env-id", args["env_id"], "--seed", str(args["seed"])]
-        about["command"] = " ".join([*words, *map(typed, about["options"].items())])
+        first = [(key, args[key]) for key in about["options"] if key in args]  # of a run that was resumed
+        about["command"] = " ".join([*words, *map(typed, first)])
     folder = results / ("ours" if ours else "ppo2")
     folder.mkdir(parents=True, exist_ok=True)
     there, instead = folder / f"{short(name.replace('/', '-'))}.json", ""

@@ -9,7 +9,6 @@ left out is named.
 """
 
 import argparse
-import re
 import sys
 from pathlib import Path
 
@@ -28,9 +27,10 @@ def names_of(about):
     return short, " ".join([short, *map(typed, options.items())])
 
 
-def without_steps(whole):
-    """A whole name without the length of the runs: "my_ppo --gamma 0.9"."""
-    return re.sub(r" --total-timesteps \d+", "", whole)
+def without_steps(about):
+    """The whole name without the length of the runs: "my_ppo --gamma 0.9"."""
+    options = {name: value for name, value in about["options"].items() if name != "total_timesteps"}
+    return names_of(about | {"options": options})[1]
 
 
 def found_in(folder, env_id):
@@ -52,7 +52,7 @@ def chosen(experiments, name):
     """The whole name of the one experiment that `name` means; SystemExit with the names that there are otherwise."""
     if name in experiments:
         return name
-    meant = [whole for whole in experiments if without_steps(whole) == name]
+    meant = [whole for whole, runs in experiments.items() if without_steps(runs[0][2]) == name]
     meant = meant or [whole for whole, runs in experiments.items() if runs[0][0] == name]
     if len(meant) != 1:
         names = "\n".join(f'  "{whole}" ({len(runs)} runs)' for whole, runs in experiments.items())

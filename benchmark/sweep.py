@@ -27,7 +27,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmark.collect import NOT_OPTIONS, newest_step, short  # noqa: E402
+from benchmark.collect import NOT_OPTIONS, changes, newest_step, short  # noqa: E402
 
 
 class Ours:
@@ -51,8 +51,8 @@ class Ours:
         self.name = short("__".join([env_id, self.script, seed, str(self.args["total_timesteps"]), *others]))
 
     def same(self, args):
-        """Whether a run with `args` is this one. Runs from before an option existed count as of its default, and one
-        that began from a checkpoint's file is another."""
+        """Whether a run that began with `args` is this one. One from before an option existed counts as of its default,
+        and one that began from a checkpoint's file is another."""
         counts = (self.args.keys() - NOT_OPTIONS) | {"env_id", "seed"}
         return not args.get("resume") and all(args.get(key, self.default[key]) == self.args[key] for key in counts)
 
@@ -61,8 +61,9 @@ class Ours:
         found = []
         for about in self.runs.glob(f"{self.start}__*/run.json"):
             try:
-                if (about.parent / f"{self.script}.py").exists() and self.same(json.loads(about.read_text())["args"]):
-                    found.append(about.parent)
+                run, args = about.parent, json.loads(about.read_text())["args"]
+                if (run / f"{self.script}.py").exists() and self.same(args) and not changes(run, self.script, args):
+                    found.append(run)
             except ValueError:  # half-written; collect.py reports it
                 pass
         return max(found, key=newest_step, default=None)

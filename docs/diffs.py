@@ -21,7 +21,7 @@ MARK = re.compile(rf"\[(\w+ \d+|{'|'.join(KINDS)})\]")
 # | script | trains on | adds | diff to its parent | score |; the sizes of the diff and the score are written here
 SCRIPT_ROW = r"^(\| \[`({})\.py`\]\(\w+\.py\) \| ([^|]*) \| ([\w, -]+) \|) *(?:`(\w+)\.py`)?[^|]*\|[^|]*\|$"
 SCORE_ROW = re.compile(r"^\| `(\w+)\.py`([^|]*) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|", re.MULTILINE)
-OF_LENGTH_OR_NAME = re.compile(r" `--(total-timesteps|exp-name) \S+`")
+OF_LENGTH_OR_NAME = re.compile(r" `--(total-timesteps|exp-name) [^`]*`")
 SIZES = re.compile(r"(?<=<!-- sizes -->\n).*?(?=<!-- /sizes -->)", re.DOTALL)
 KIND_ROW = re.compile(r'^- <a id="\w+"></a>`\[(\w+)\]`: (.*)$', re.MULTILINE)
 # | mark | detail | ours | ppo2 | studies found |

@@ -56,10 +56,12 @@ def read(file):
     """The recipe in a file; ValueError where its header is not as it should be."""
     header, mark, diff = file.read_text().partition("--- ")
     lines = re.sub(r"\n +", " ", header).strip().splitlines()  # a long text goes on in indented lines
-    header = dict(line.split(": ", 1) for line in lines)
+    header = dict(line.partition(": ")[::2] for line in lines)
     keys = [key for key in KEYS if key in header]
     if list(header) != keys or not {*KEYS[:5]} <= set(keys) or not mark:
         raise ValueError(f"{file}: the header has {list(header)}, not {KEYS}; the last two may be missing")
+    if not re.match(rf"--- (a/|\./)?{re.escape(header['script'])}\s", mark + diff):
+        raise ValueError(f"{file}: its diff must be of {header['script']}, as diff -U{CONTEXT} makes it")
     names = f"--- {header['script']}\n+++ {header['script']}\n"  # one that was made by hand has the copy's name
     return Recipe(file, header, re.sub(r"\A--- .*\n\+\+\+ .*\n", lambda _: names, mark + diff))
 

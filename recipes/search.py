@@ -4,14 +4,15 @@
     python recipes/search.py ppo.py --trials 50 --seeds 3 --env-id CartPole-v1 --total-timesteps 50000
 
 What is no option of the search goes to the script. A trial is one choice of hyperparameters, run with each seed. Its
-score is the mean return of the last 100 episodes, averaged over the seeds; it ends early where no mean
-over its first seeds reaches the median of the trials before it. The study is kept in a file: the same command goes on
-with it, and commands that run side by side share it. To search for something else, copy this file and change `suggest`;
-a study belongs to one text of the file.
+score is the mean return of the last 100 episodes, averaged over the seeds; it ends early where no mean over its first
+seeds reaches the median of the trials before it. The study is kept in a file: the same command goes on with it, and
+commands that run side by side share it. To search for something else, copy this file and change `suggest`, which begins
+another study.
 """
 
 import argparse
 import hashlib
+import inspect
 import shlex
 import subprocess
 import sys
@@ -72,7 +73,7 @@ def main():
     args.folder.mkdir(parents=True, exist_ok=True)
     storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(args.folder / "study")))
     command = [args.script, *others]
-    text = hashlib.sha1(Path(__file__).read_bytes()).hexdigest()[:8]
+    text = hashlib.sha1(inspect.getsource(suggest).encode()).hexdigest()[:8]
     study = optuna.create_study(
         study_name=f"{shlex.join(command)}, {args.seeds} seeds, {text}", storage=storage, load_if_exists=True,
         direction="maximize", pruner=optuna.pruners.MedianPruner(n_startup_trials=5),

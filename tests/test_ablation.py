@@ -70,17 +70,28 @@ def test_a_run_that_was_stopped_is_made_again(folders, monkeypatch):
     last = last.rename(run / "checkpoint_000000000512.pt")
     assert ablation.run_of(*which) is None
     last.rename(run / "checkpoint_000000001024.pt")
+    broken = run.with_name("CartPole-v1__core-3__1__a")  # killed before it had written what it is
+    broken.mkdir()
+    (broken / "run.json").touch()
     assert ablation.run_of(*which) == run
 
 
 def test_recipes_of_two_scripts_do_not_mix(folders):
     """A result has the recipe's name: those of ppo_shared.py would pass for those of ppo.py."""
     (folders / "results/ours").mkdir(parents=True)
-    (folders / "results/ours/CartPole-v1__ppo__1__total_timesteps=1024.json").touch()
-    what = {"env_id": "CartPole-v1", "compile": False, "steps": 1024, "seeds": 0}
-    with pytest.raises(SystemExit, match="^error: the results have these runs with ppo.py"):
-        ablation.make_runs(SimpleNamespace(recipes="without/", script="ppo_shared.py", **what))
-    assert ablation.make_runs(SimpleNamespace(recipes="without/", script="ppo.py", **what)) == 0
+    about = {"env_id": "CartPole-v1", "script": "ppo", "steps_wanted": 1024, "options": {"total_timesteps": 1030}}
+    (folders / "results/ours/a.json").write_text(json.dumps(about))
+    (folders / "results/ours/b.json").write_text(json.dumps(about | {"script": "core-3"}))
+
+    def run(script, env_id="CartPole-v1", compiled=False, steps=1024):
+        what = {"env_id": env_id, "compile": compiled, "steps": steps, "seeds": 0}
+        return ablation.make_runs(SimpleNamespace(recipes="without/", script=script, **what))
+
+    for steps in (1024, 1100):  # both are two updates
+        with pytest.raises(SystemExit, match="^error: the results have runs of so many steps with ppo.py: choose"):
+            run("ppo_shared.py", steps=steps)
+    assert run("ppo.py") == run("ppo_shared.py", "Acrobot-v1") == run("ppo_shared.py", compiled=True) == 0
+    assert run("ppo_shared.py", steps=2048) == 0
 
 
 def test_scripts_that_have_changed_since_are_named(folders, capsys):
@@ -88,7 +99,7 @@ def test_scripts_that_have_changed_since_are_named(folders, capsys):
     assert capsys.readouterr().out == ""
     script.write_text("before\n")
     assert ablation.scripts("without/core-3", "ppo.py")[0].read_text() == "before\n"
-    assert capsys.readouterr().out.endswith(" to begin anew: ppo.py\n")
+    assert capsys.readouterr().out.endswith(" to): ppo.py\n")
 
 
 def test_a_recipe_of_another_script_is_taken_where_it_fits(folders):

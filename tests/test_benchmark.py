@@ -291,23 +291,42 @@ def test_options_that_a_resume_changed_make_another_experiment(folder, tmp_path)
     run = shutil.copytree(stopped(folder), tmp_path / "run")
     train(PPO, f"--resume {run} --learning-rate 2.5e-4 --threads 1", folder)
     assert collect.describe(run)["options"] == {"total_timesteps": 2048}
-    train(PPO, f"--resume {run} --total-timesteps 3072 --gamma 0.9", folder)
+    assert sweep.Ours(["ppo.py"], "2", "2048", run).same(json.loads((run / "run.json").read_text())["args"])
+    assert not collect.changes(run, "ppo", json.loads((run / "run.json").read_text())["args"])
+    train(PPO, f"--resume {run} --total-timesteps 3072 --gamma 0.9 --no-anneal-lr", folder)
     (run / "run_000000003072.json").write_text((run / "run_000000002048.json").read_text().replace("3072", "9999"))
     about = collect.describe(run)
-    changed = {"gamma": "0.99, from step 2048 0.9", "total_timesteps": "2048, from step 2048 3072"}
+    changed = {
+        "anneal_lr": "True, from step 2048 False", "gamma": "0.99, from step 2048 0.9",
+        "total_timesteps": "2048, from step 2048 3072",
+    }  # fmt: skip
     assert about["options"] == changed and about["steps_wanted"] == 3072
     assert "3072 steps" in collect.collect(run, tmp_path / "results", None)
+    [collected] = (tmp_path / "results/ours").glob("*.json")
+    assert json.loads(collected.read_text())["command"].endswith(
+        " --seed 2 --anneal-lr --gamma 0.99 --total-timesteps 2048"
+    )
+    assert compare.without_steps(about) == "ppo --anneal-lr True, from step 2048 False --gamma 0.99, from step 2048 0.9"
+    first = json.loads((run / "run.json").read_text())
+    del first["args"]["target_kl"], first["args"]["gamma"]  # as if there had not been these options
+    (run / "run.json").write_text(json.dumps(first))
+    assert collect.describe(run)["options"].keys() == {*changed}
+    (tmp_path / "runs").mkdir()
+    run = run.rename(tmp_path / "runs" / "CartPole-v1__ppo__2__now")
+    assert sweep.Ours(["ppo.py"], "2", "2048", tmp_path).run() is None
+    with_args(run, num_envs=2)
+    with pytest.raises(collect.Broken, match="num_envs or num_steps was changed"):
+        collect.describe(run)
 
 
 def test_a_name_with_many_options_is_not_too_long(run, tmp_path):
     folder = copy_of(run, tmp_path, **{f"option_{i}": 0.123456789 for i in range(5)})
-    about = json.loads((folder / "run.json").read_text())
     with_args(folder, **{f"option_{i}": 0.123456789 for i in range(20)})
     assert "collected: " in collect.collect(folder, tmp_path / "results", None)
     with_args(folder, **{f"option_{i}": 0.2 for i in range(20)})
     assert "in place of" not in collect.collect(folder, tmp_path / "results", None)
     files = [file.name for file in (tmp_path / "results/ours").iterdir()]
-    assert len(files) == 6 and max(map(len, files)) < 220 and about["args"]["seed"] == 1
+    assert len(files) == 6 and max(map(len, files)) < 220
 
 
 def test_the_commit_is_the_first_with_the_script_as_it_was_run():

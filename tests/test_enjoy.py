@@ -310,7 +310,7 @@ def test_no_game_ended_in_training(tmp_path, capsys):
     options = "--no-cuda --env-id MountainCar-v0 --total-timesteps 64 --num-envs 2 --num-steps 32"
     run = train(SCRIPTS[0], options, tmp_path)
     enjoy.enjoy(enjoy.Args(run, episodes=1))
-    assert "MountainCar-v0, no game ended before\n" in capsys.readouterr().out
+    assert "MountainCar-v0, no game ended in training\n" in capsys.readouterr().out
 
 
 def test_greedy_takes_the_likeliest_action(tmp_path, capsys):

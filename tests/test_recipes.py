@@ -190,6 +190,13 @@ def test_a_header_that_lacks_a_line(tmp_path):
         tool.read(tmp_path / "r.diff")
 
 
+@pytest.mark.parametrize("diff", ["--- other.py\n+++ my_s.py\n", "diff -r a b\n--- s.py\n+++ my_s.py\n"])
+def test_a_diff_of_something_else(diff, tmp_path):
+    (tmp_path / "r.diff").write_text(RECIPE + diff)
+    with pytest.raises(ValueError, match="r.diff: "):
+        tool.read(tmp_path / "r.diff")
+
+
 def test_what_is_written_can_be_read(tmp_path):
     """Also a header of long lines."""
     header = dict.fromkeys(tool.KEYS, "word " * 40 + "end") | {"script": "s.py"}

@@ -55,13 +55,17 @@ def test_a_poor_trial_is_given_up_after_its_first_seed(script, tmp_path):
 
 
 def test_another_text_of_the_file_is_another_study(script, tmp_path):
-    """What a copy suggests may be other parameters, which the trials of this one have not."""
+    """What a copy suggests may be other parameters, which those of this one have not. A comment changes nothing."""
     (tmp_path / "my_search.py").write_text((ROOT / "recipes/search.py").read_text().replace('"clip-coef"', '"vf-coef"'))
     options = ["--trials", 1, "--seeds", 1]
     assert search(tmp_path, script, *options, SCORES="9")[2] == 0
     command = [sys.executable, "my_search.py", script, *map(str, options)]
     done = subprocess.run(command, cwd=tmp_path, env=os.environ | {"SCORES": "1"}, capture_output=True, text=True)
     assert "1 of 1 trials" in done.stdout and "--vf-coef=" in done.stdout, done.stderr
+    with (tmp_path / "my_search.py").open("a") as file:
+        file.write("# a comment\n")
+    done = subprocess.run(command, cwd=tmp_path, env=os.environ | {"SCORES": "1 2"}, capture_output=True, text=True)
+    assert "2 of 2 trials" in done.stdout
 
 
 def test_a_trial_that_fails_is_left_out(script, tmp_path):

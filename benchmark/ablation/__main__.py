@@ -59,18 +59,19 @@ def scripts(names, parent):
         if not file.exists():
             file.write_text(text)
     if old := [file.name for file, text in files.items() if file.read_text() != text]:
-        print(f"as they were when these runs began, remove {folder} to begin anew: {', '.join(old)}")
+        print(f"trained as {folder} has them, not as they are now (remove it, and its results, to): {', '.join(old)}")
     return list(files)
 
 
 def run_of(script, env_id, seed, options):
     """The folder of a run that came to its end; None where there is none."""
     name = re.sub("[/:]", "-", f"{env_id}__{script.stem}__{seed}")
-    for about in script.parent.glob(f"runs/{name}__*/run.json"):
-        args, done = json.loads(about.read_text())["args"], newest_step(about.parent)
-        if all(args[name] == value for name, value in options.items()):
-            if done + args["num_envs"] * args["num_steps"] > args["total_timesteps"]:
-                return about.parent
+    for run in script.parent.glob(f"runs/{name}__*/"):
+        if done := newest_step(run):
+            args = json.loads((run / "run.json").read_text())["args"]
+            if all(args[name] == value for name, value in options.items()):
+                if done + args["num_envs"] * args["num_steps"] > args["total_timesteps"]:
+                    return run
     return None
 
 
@@ -80,6 +81,23 @@ def has_result(script, env_id, seed, options):
     named = [f"{name}={value}" for name, value in sorted(options.items()) if default[name] != value]
     name = "__".join([env_id, script.stem, str(seed), *named]).replace("/", "-")
     return (RESULTS / f"ours/{short(name)}.json").exists()
+
+
+def other_parent(script, env_id, options):
+    """Another script of ours with which the results have runs of such a length and options; None where there is none.
+
+    A result has its recipe's name alone, so those of two scripts would be taken for each other."""
+    default = defaults((ROOT / script).read_text())
+    batch_size = default["num_envs"] * default["num_steps"]
+    wanted = options["total_timesteps"] // batch_size * batch_size
+    others = {name: value for name, value in options.items() if name != "total_timesteps" and value != default[name]}
+    for file in RESULTS.glob("ours/*.json"):
+        about = json.loads(file.read_text())
+        there = {name: value for name, value in about["options"].items() if name != "total_timesteps"}
+        if (about["env_id"], about["steps_wanted"], there) == (env_id, wanted, others):
+            if about["script"] != Path(script).stem and (ROOT / f"{about['script']}.py").exists():
+                return about["script"]
+    return None
 
 
 def make_run(script, env_id, seed, options):
@@ -108,9 +126,8 @@ def make_runs(args):
     """Makes the runs that are missing, one after the other, and collects all; returns how many failed."""
     chosen, failed, about = scripts(args.recipes, args.script), 0, json.dumps(machine(workers=1), indent=2)
     options = {"total_timesteps": args.steps, "compile": args.compile}
-    for other in ROOT.glob("*ppo*.py"):  # a result has the name of its recipe, not of the script that it was applied to
-        if other.stem != Path(args.script).stem and has_result(other, args.env_id, 1, options):
-            sys.exit(f"error: the results have these runs with {other.name}, whose recipes have the same names")
+    if other := other_parent(args.script, args.env_id, options):
+        sys.exit(f"error: the results have runs of so many steps with {other}.py: choose other --steps")
     importlib.import_module("ppo")  # and the libraries with it
     for seed in range(1, args.seeds + 1):
         for script in chosen:
@@ -141,7 +158,7 @@ def area(run):
 def effect(parent, recipe):
     """(difference of the means, its 95% interval) of two samples, by Welch's t-test; the recipe's less the parent's.
 
-    The interval is NaN where a sample is a single run, or all runs score the same."""
+    The interval is NaN where a sample is a single run."""
     low = high = np.nan
     if min(len(parent), len(recipe)) > 1:
         low, high = stats.ttest_ind(recipe, parent, equal_var=False).confidence_interval(0.95)
@@ -230,7 +247,7 @@ def write_effects():
             f"### {what}", "",
             f"`{script}` itself ends at {spread(finals)}; the mean of its curve is {spread(areas)} ({shown}).", "",
             "| recipe | what it puts in place | seeds | final return | mean of the curve | "
-            "studies of the detail found, or source |",
+            "what studies found, or source |",
             "|---|---|---|---|---|---|",
         ]  # fmt: skip
         for recipe, _, runs, final, whole in rows:

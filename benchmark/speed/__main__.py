@@ -137,6 +137,7 @@ def main():
     parser.add_argument("--out", type=Path, help="where to write .md and .json (default: runs/speed-<time>)")
     options = parser.parse_args()
     out = options.out or Path("runs", time.strftime("speed-%Y%m%d-%H%M%S"))
+    out = out.with_suffix("") if out.suffix in (".md", ".json") else out
     out.parent.mkdir(parents=True, exist_ok=True)
     python = None if options.no_sb3 else find_peer()
     commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
