@@ -13,10 +13,11 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).resolve().parents[1]
 WARMUP = 2  # updates that are not counted
 
 
@@ -69,9 +70,11 @@ def rank(updates, options):
 
 def measure(ranks, updates, options):
     """{steps per second, share of collectives, steps per second of processor time} of one run of so many ranks."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", __file__]
+    this = str(Path(__file__).resolve())
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", this, *options]
     environment = {"OMP_NUM_THREADS": "1"} | os.environ | {"SCALE_UPDATES": str(updates)}
-    result = subprocess.run([*command, *options], env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    with tempfile.TemporaryDirectory() as folder:  # of its runs, which nobody needs
+        result = subprocess.run(command, env=environment, cwd=folder, stdout=subprocess.PIPE, text=True, check=True)
     lines = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
     assert len(lines) == ranks, result.stdout
     seconds = max(line["seconds"] for line in lines)
