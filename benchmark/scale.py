@@ -70,8 +70,8 @@ def rank(updates, options):
 
 def measure(ranks, updates, options):
     """{steps per second, share of collectives, steps per second of processor time} of one run of so many ranks."""
-    this = str(Path(__file__).resolve())
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", this, *options]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    command += [str(Path(__file__).resolve()), *options]
     environment = {"OMP_NUM_THREADS": "1"} | os.environ | {"SCALE_UPDATES": str(updates)}
     with tempfile.TemporaryDirectory() as folder:  # of its runs, which nobody needs
         result = subprocess.run(command, env=environment, cwd=folder, stdout=subprocess.PIPE, text=True, check=True)
