@@ -60,7 +60,7 @@ def read(file):
     keys = [key for key in KEYS if key in header]
     if list(header) != keys or not {*KEYS[:5]} <= set(keys) or not mark:
         raise ValueError(f"{file}: the header has {list(header)}, not {KEYS}; the last two may be missing")
-    if not re.match(rf"--- (a/|\./)?{re.escape(header['script'])}\s", mark + diff):
+    if not re.match(rf"--- {re.escape(header['script'])}\s", mark + diff):
         raise ValueError(f"{file}: its diff must be of {header['script']}, as diff -U{CONTEXT} makes it")
     names = f"--- {header['script']}\n+++ {header['script']}\n"  # one that was made by hand has the copy's name
     return Recipe(file, header, re.sub(r"\A--- .*\n\+\+\+ .*\n", lambda _: names, mark + diff))

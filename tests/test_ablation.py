@@ -99,7 +99,7 @@ def test_scripts_that_have_changed_since_are_named(folders, capsys):
     assert capsys.readouterr().out == ""
     script.write_text("before\n")
     assert ablation.scripts("without/core-3", "ppo.py")[0].read_text() == "before\n"
-    assert capsys.readouterr().out.endswith(" to): ppo.py\n")
+    assert capsys.readouterr().out.endswith(" which is what is trained: ppo.py\n")
 
 
 def test_a_recipe_of_another_script_is_taken_where_it_fits(folders):

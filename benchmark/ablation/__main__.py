@@ -59,7 +59,7 @@ def scripts(names, parent):
         if not file.exists():
             file.write_text(text)
     if old := [file.name for file, text in files.items() if file.read_text() != text]:
-        print(f"trained as {folder} has them, not as they are now (remove it, and its results, to): {', '.join(old)}")
+        print(f"changed since {folder} was made, which is what is trained: {', '.join(old)}")
     return list(files)
 
 
