@@ -102,7 +102,7 @@ def describe(run):
     about = json.loads((run / "run.json").read_text())
     args, about["run"], about["ours"] = about["args"], run.name, "--alg=ppo2" not in about["command"]
     if about["ours"]:
-        if args.get("resume"):
+        if Path(args.get("resume") or run).name != run.name:  # at first a run that went on named itself there
             raise Broken(f"begun from {args['resume']}: the log has not what was before")
         script = Path(about.get("script") or about["command"][0]).stem
         # some name their script in the folder's name only

@@ -251,6 +251,12 @@ def test_a_broken_run_is_named_and_left_out(wreck, run, folder, tmp_path, monkey
     assert json.loads(about.read_text())["seed"] == 2
 
 
+def test_a_run_that_names_itself_as_what_it_went_on_with_is_whole(run):
+    """Scripts wrote that at first."""
+    with_args(run, resume=f"runs/{run.name}")
+    assert collect.describe(run)["script"] == "ppo"
+
+
 def test_what_is_collected_is_what_was_logged(run, tmp_path, monkeypatch):
     read = collect.events(run)
     read["charts/episodic_length"] = [(step, 7 + length, t) for step, length, t in read["charts/episodic_length"]]
