@@ -4,12 +4,16 @@ What is only plumbing is tried with ppo.py alone: test_scripts.py says that it i
 """
 
 import importlib
+import multiprocessing
+import os
 import random
 import re
 import shutil
 import signal
+import sys
 import time
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -33,33 +37,43 @@ from toy_envs import (
 
 ppo = SCRIPTS[0]
 
-# A program for another process: the script, killed in the update KILL by a signal that it cannot see coming. Its log
-# is on the disk up to there, beyond its newest checkpoint. TOY: on Clock, not on the real environment.
-KILLED = """
-import functools, os, signal, sys, time
-import toy_envs
-[script] = [script for script in toy_envs.SCRIPTS if script.name == sys.argv[1]]
-kill, toy, sys.argv = int(sys.argv[2]), sys.argv[3] == "toy", [f"{script.name}.py", *sys.argv[4:]]
-module = script.module
-if toy:
-    toy_envs.put_in_place_of_games(script, lambda images, index: toy_envs.Clock(images))
-class Run(module.Run):
-    def log_update(self, scalars):
-        super().log_update(scalars)
-        if self.update == kill:
-            self.writer.flush()
-            os.kill(os.getpid(), signal.SIGKILL)
-module.Run = Run
-module.main()
-"""
+# Processes that are forked from one that has the libraries loaded but no threads: each begins seconds earlier.
+SERVER = multiprocessing.get_context("forkserver")
+SERVER.set_forkserver_preload(["toy_envs", "torch._dynamo", "mujoco", *(script.name for script in SCRIPTS)])
+
+
+def run_and_die(script, update, options, folder, toy):
+    """What another process does: the script, killed in the update by a signal that it cannot see coming.
+
+    Its log is on the disk up to there, beyond its newest checkpoint."""
+    os.chdir(folder)
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(os.open("said", os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream.fileno())
+    sys.argv, module = [f"{script}.py", *options.split()], importlib.import_module(script)
+    if toy:
+        [script] = [each for each in SCRIPTS if each.name == script]
+        put_in_place_of_games(script, lambda images, index: Clock(images))
+
+    class Run(module.Run):
+        def log_update(self, scalars):
+            super().log_update(scalars)
+            if self.update == update:
+                self.writer.flush()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    module.Run = Run
+    module.main()
 
 
 def killed(script, update, options, folder, toy=True):
-    """Runs the script in another process until it is killed in `update`; returns the run's folder."""
+    """Runs the script in another process until it is killed in `update`, on Clock or the real environment; returns the
+    run's folder."""
     folder.mkdir(exist_ok=True)
-    arguments = ["-c", KILLED, script.name, update, "toy" if toy else "game", *options.split()]
-    status, _, errors = finish(start(arguments, folder))
-    assert status == -signal.SIGKILL, errors
+    process = SERVER.Process(target=run_and_die, args=(script.name, update, options, folder, toy))
+    with mock.patch.dict(os.environ, PYTHONPATH=f"{ROOT}:{ROOT / 'tests'}", OMP_NUM_THREADS="1"):  # the server's
+        process.start()
+    process.join(300)
+    assert process.exitcode == -signal.SIGKILL, (folder / "said").read_text()
     return newest_run(folder)
 
 
