@@ -83,7 +83,7 @@ def changes(run, script, args):
     found, files = {}, {int(file.stem.split("_")[1]): file for file in run.glob("run_*.json")}
     for step in sorted(step for step in files if step < newest_step(run)):
         now, source = json.loads(files[step].read_text())["args"], run / f"{script}_{step:012}.py"
-        default = defaults(source.read_text()) if source.exists() else {}
+        default = {"exp_name": script} | (defaults(source.read_text()) if source.exists() else {})
         for name in now.keys() - NOT_OPTIONS:
             first = args.get(name, default.get(name))  # the run may be from before there was this option
             before = found[name][-1][1] if name in found else first

@@ -314,7 +314,8 @@ def test_options_that_a_resume_changed_make_another_experiment(folder, tmp_path)
     )
     assert compare.without_steps(about) == "ppo --anneal-lr True, from step 2048 False --gamma 0.99, from step 2048 0.9"
     first = json.loads((run / "run.json").read_text())
-    del first["args"]["target_kl"], first["args"]["gamma"]  # as if there had not been these options
+    for option in ("target_kl", "gamma", "exp_name"):  # as if there had not been these options
+        del first["args"][option]
     (run / "run.json").write_text(json.dumps(first))
     assert collect.describe(run)["options"].keys() == {*changed}
     (tmp_path / "runs").mkdir()
