@@ -613,7 +613,9 @@ class Run:
     def start(self, device, **parts):
         """Loads what a resumed run has saved of the parts, and opens the log."""
         self.device, self.parts, saved = device, parts, self.state["parts"] if self.state else {}
-        for name in saved | parts:
+        if saved and saved.keys() != parts.keys():
+            sys.exit(f"error: the checkpoint has the parts {', '.join(saved)}; the script has {', '.join(parts)}")
+        for name in parts:
             with one_line(f"the part {name} cannot be saved and loaded", Exception):
                 torch.save(parts[name].state_dict(), copy := io.BytesIO())
                 copy = torch.load(io.BytesIO(copy.getvalue()), weights_only=True)

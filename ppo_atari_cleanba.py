@@ -286,6 +286,7 @@ def ppo_loss(agent, minibatch, clip_coef, args):
     advantages = minibatch["returns"] - minibatch["values"]  # as in ppo2, which passes no advantages on
     of_all = minibatch["advantages_of_all"]  # [aux 2] the same, over all ranks
     advantages = (advantages - of_all.mean()) / (of_all.std(correction=0) + 1e-8)  # [aux 2]
+    assert ratio.shape == advantages.shape == values.shape  # [B] each; what differs would broadcast, to [B, B]
 
     # [core 8] clipped surrogate objective
     policy_loss = torch.max(-advantages * ratio, -advantages * ratio.clamp(1 - clip_coef, 1 + clip_coef)).mean()
@@ -631,7 +632,9 @@ class Run:
     def start(self, device, **parts):
         """Loads what a resumed run has saved of the parts, and opens the log."""
         self.device, self.parts, saved = device, parts, self.state["parts"] if self.state else {}
-        for name in saved | parts:
+        if saved and saved.keys() != parts.keys():
+            sys.exit(f"error: the checkpoint has the parts {', '.join(saved)}; the script has {', '.join(parts)}")
+        for name in parts:
             with one_line(f"the part {name} cannot be saved and loaded", Exception):
                 torch.save(parts[name].state_dict(), copy := io.BytesIO())
                 copy = torch.load(io.BytesIO(copy.getvalue()), weights_only=True)

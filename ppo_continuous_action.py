@@ -93,7 +93,9 @@ class Moments(RunningMeanStd):
 
 
 class Normalize(gym.vector.VectorWrapper):
-    """[continuous 6] [continuous 8] Scales observations and rewards alike in all environments (VecNormalize)."""
+    """[continuous 6] [continuous 8] Scales observations and rewards alike in all environments (VecNormalize).
+
+    [continuous 5] It clips the actions, too."""
 
     def __init__(self, envs, gamma):
         super().__init__(envs)
@@ -247,6 +249,7 @@ def ppo_loss(agent, minibatch, clip_coef, args):
     # [core 7] normalization of advantages, in the minibatch, by the population's standard deviation
     advantages = minibatch["returns"] - minibatch["values"]  # as in ppo2, which passes no advantages on
     advantages = (advantages - advantages.mean()) / (advantages.std(correction=0) + 1e-8)
+    assert ratio.shape == advantages.shape == values.shape  # [B] each; what differs would broadcast, to [B, B]
 
     # [core 8] clipped surrogate objective
     policy_loss = torch.max(-advantages * ratio, -advantages * ratio.clamp(1 - clip_coef, 1 + clip_coef)).mean()
@@ -452,7 +455,9 @@ class Run:
     def start(self, device, **parts):
         """Loads what a resumed run has saved of the parts, and opens the log."""
         self.device, self.parts, saved = device, parts, self.state["parts"] if self.state else {}
-        for name in saved | parts:
+        if saved and saved.keys() != parts.keys():
+            sys.exit(f"error: the checkpoint has the parts {', '.join(saved)}; the script has {', '.join(parts)}")
+        for name in parts:
             with one_line(f"the part {name} cannot be saved and loaded", Exception):
                 torch.save(parts[name].state_dict(), copy := io.BytesIO())
                 copy = torch.load(io.BytesIO(copy.getvalue()), weights_only=True)

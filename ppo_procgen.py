@@ -264,6 +264,7 @@ def ppo_loss(agent, minibatch, clip_coef, args):
     # [core 7] normalization of advantages, in the minibatch, by the population's standard deviation
     advantages = minibatch["returns"] - minibatch["values"]  # as in ppo2, which passes no advantages on
     advantages = (advantages - advantages.mean()) / (advantages.std(correction=0) + 1e-8)
+    assert ratio.shape == advantages.shape == values.shape  # [B] each; what differs would broadcast, to [B, B]
 
     # [core 8] clipped surrogate objective
     policy_loss = torch.max(-advantages * ratio, -advantages * ratio.clamp(1 - clip_coef, 1 + clip_coef)).mean()
@@ -469,7 +470,9 @@ class Run:
     def start(self, device, **parts):
         """Loads what a resumed run has saved of the parts, and opens the log."""
         self.device, self.parts, saved = device, parts, self.state["parts"] if self.state else {}
-        for name in saved | parts:
+        if saved and saved.keys() != parts.keys():
+            sys.exit(f"error: the checkpoint has the parts {', '.join(saved)}; the script has {', '.join(parts)}")
+        for name in parts:
             with one_line(f"the part {name} cannot be saved and loaded", Exception):
                 torch.save(parts[name].state_dict(), copy := io.BytesIO())
                 copy = torch.load(io.BytesIO(copy.getvalue()), weights_only=True)

@@ -143,9 +143,8 @@ class Experiment(NamedTuple):
 
     @property
     def published(self):
-        """ppo2's score in the post, where there are no runs of ppo2 here to compare with; or None."""
-        known = self.script in ("ppo_atari", "ppo_continuous_action") and not self.ppo2
-        return PUBLISHED.get(self.env_id) if known else None
+        """ppo2's score in the post, or None."""
+        return PUBLISHED.get(self.env_id) if self.script in ("ppo_atari", "ppo_continuous_action") else None
 
     @property
     def steps(self):
@@ -356,8 +355,9 @@ def readme_table(experiments):
         if comparison and comparison.visible is not None:
             verdict += f"; {number(comparison.visible, one.done[0].score)} would show"
         options = "".join(f" `{typed(option)}`" for option in one.options.items())
-        cells = [f"`{one.script}.py`{options}", one.env_id, one.steps, mean_and_spread(one.done)]
-        lines.append(f"| {' | '.join([*cells, mean_and_spread(one.ppo2) or published(one), verdict])} |")
+        ppo2 = "; ".join(filter(None, [mean_and_spread(one.ppo2), published(one)]))
+        cells = [f"`{one.script}.py`{options}", one.env_id, one.steps, mean_and_spread(one.done), ppo2, verdict]
+        lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 
@@ -495,11 +495,12 @@ def picture(experiments, path):
                     axes.plot(grid, mean, color=COLORS[side], linewidth=1.6, label=label)
                     if half is not None:
                         axes.fill_between(grid, mean - half, mean + half, color=COLORS[side], alpha=0.2, linewidth=0)
-            if one.published is not None:
-                score, label = float(one.published.split()[0]), "ppo2 at the end, published"
+            if one.published is not None and not one.ppo2:
+                score = float(one.published.split()[0])
+                label = f"ppo2 after {short(one.ours[0].about['steps_wanted'])}, published"
                 axes.axhline(score, color=COLORS["ppo2"], linestyle="--", linewidth=1.2, label=label)
-            stopped = "" if any(run.finished for run in one.ours) else f", {one.steps} steps"
-            axes.set_title(f"{one.env_id}\n{one.script}.py{stopped}", linespacing=1.3)
+            others = "".join(f" {typed(option)}" for option in one.options.items() if option[0] != "total_timesteps")
+            axes.set_title(f"{one.env_id}\n{one.script}.py{others}, {one.steps}", linespacing=1.3)
             axes.set_xlim(0)
             axes.xaxis.set_major_locator(MaxNLocator(4))
             axes.xaxis.set_major_formatter(EngFormatter(sep=""))
@@ -523,6 +524,7 @@ def statement(experiment):
             text += f" Published, measured elsewhere and not tested: {experiment.published}."
         return text
     text = f"{ours}, ppo2 {mean_and_spread(experiment.ppo2)}"
+    text += f" ({published(experiment)})" if experiment.published else ""
     comparison = compared(experiment)
     if comparison is None:
         return f"{text}: too few runs to compare."
@@ -557,7 +559,7 @@ def score_rows(experiments):
         if comparison and comparison.visible is not None:
             visible = number(comparison.visible, one.done[0].score)
             ps = f"{p_value(comparison.welch)} / {p_value(comparison.mann_whitney)}"
-        ppo2 = f"{mean_and_spread(one.ppo2)}\n{iqm_and_interval(one.ppo2)}" if one.ppo2 else published(one)
+        ppo2 = "\n".join(filter(None, [mean_and_spread(one.ppo2), iqm_and_interval(one.ppo2), published(one)]))
         ours = f"{mean_and_spread(one.done)}\n{iqm_and_interval(one.done)}"
         yield ("wrap", f"{one.env_id}\n{one.name}"), one.steps, ours, ppo2, verdict, visible, ps
 

@@ -1,12 +1,16 @@
-"""Environments that do not fit end with one line, never in a silent run; their own errors keep their traceback.
+"""What does not fit is an error, never a silent run: environments, and what an edit gives to the loss.
+
+An environment ends with one line; its own errors keep their traceback.
 
 The environments are those of tests/abuse.py, which is run by hand and tries all of them, and much else, at random.
 """
 
+import contextlib
 import re
 
 import gymnasium as gym
 import pytest
+import torch
 from abuse import Odd
 from toy_envs import SCRIPTS, checkpoint, newest_run, train
 
@@ -80,3 +84,31 @@ def test_its_own_error_keeps_its_traceback(name, oddity, tmp_path):
 def test_what_is_odd_but_fits(name, oddity, tmp_path):
     assert checkpoint(train_on(oddity, name, tmp_path))["global_step"] == 128
     assert newest_run(tmp_path)
+
+
+class Policy:
+    """In place of a policy: the log probabilities of B actions are their columns of numbers."""
+
+    def log_prob(self, actions):
+        return actions
+
+    def entropy(self):
+        return torch.zeros(8)
+
+    def masked(self, masks):
+        return self
+
+
+@pytest.mark.parametrize("wrong", [None, "values", "actions", "returns"])
+@pytest.mark.parametrize("name", [name for name in SCRIPT if hasattr(SCRIPT[name].module, "ppo_loss")])
+def test_a_column_of_another_shape_ends_the_loss(name, wrong):
+    """[B, 1] instead of [B] would broadcast to [B, B], and train on."""
+    module = SCRIPT[name].module
+    columns = ("obs", "actions", "logprobs", "values", "returns", "advantages_of_all", "masks", "state", "dones")
+    minibatch = {name: torch.linspace(-1, 1, 8) for name in columns}
+    values = torch.zeros(8, 1) if wrong == "values" else torch.zeros(8)
+    if wrong in minibatch:
+        minibatch[wrong] = minibatch[wrong][:, None]
+    given = (Policy(), values, None) if name == "ppo_atari_lstm" else (Policy(), values)
+    with contextlib.nullcontext() if wrong is None else pytest.raises(AssertionError):
+        module.ppo_loss(lambda *_: given, minibatch, 0.1, module.Args())

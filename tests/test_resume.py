@@ -422,8 +422,10 @@ def test_a_checkpoint_that_does_not_fit(tmp_path, capsys):
         assert re.fullmatch("error: .+", end.value.code)
         return end.value.code
 
-    assert "the part coefficient" in said(run, lambda _, *rest: with_part(Coefficient(1.0), *rest))
-    assert "the part coefficient" in said(extra)
+    fewer, more = "agent, optimizer", "agent, optimizer, coefficient"
+    line = said(run, lambda _, *rest: with_part(Coefficient(1.0), *rest))
+    assert line == f"error: the checkpoint has the parts {fewer}; the script has {more}"
+    assert said(extra) == f"error: the checkpoint has the parts {more}; the script has {fewer}"
     assert "unexpected keyword argument 'kl_coef'" in said(run, kl_coef=0.5)
     assert "the default value `fast` has type" in said(run, learning_rate="fast")
     assert "the default value `[2, 2]` has type" in said(run, num_envs=[2, 2])
