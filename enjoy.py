@@ -363,6 +363,8 @@ def enjoy(args):
         trained = f"mean return in training {np.mean(last):.4g} (last {len(last)})" if last else ""
         env_id = options.get("env_id", state["args"].get("env_id"))
         print(f"{file}: {env_id}, {trained or 'no game ended in training'}")
+        if others := state["parts"].keys() - {"agent", "optimizer", "envs"}:
+            print(f"the part agent plays; not used: {', '.join(sorted(others))}")
         if not (args.video or args.render):
             print("playing unseen: --render shows the games in a window, --video films them")
         try:

@@ -497,8 +497,7 @@ def picture(experiments, path):
                         axes.fill_between(grid, mean - half, mean + half, color=COLORS[side], alpha=0.2, linewidth=0)
             if one.published is not None and not one.ppo2:
                 score = float(one.published.split()[0])
-                label = f"ppo2 after {short(one.ours[0].about['steps_wanted'])}, published"
-                axes.axhline(score, color=COLORS["ppo2"], linestyle="--", linewidth=1.2, label=label)
+                axes.axhline(score, color=COLORS["ppo2"], linestyle="--", linewidth=1.2, label="ppo2, published")
             others = "".join(f" {typed(option)}" for option in one.options.items() if option[0] != "total_timesteps")
             axes.set_title(f"{one.env_id}\n{one.script}.py{others}, {one.steps}", linespacing=1.3)
             axes.set_xlim(0)

@@ -3,6 +3,7 @@
 import os
 import pickle
 import re
+import shutil
 import signal
 import sys
 from ctypes.util import find_library
@@ -240,6 +241,16 @@ def test_a_run_with_a_process_for_each_environment(tmp_path, capsys):
     filmed, *_ = play(run, capsys, episodes=1, video=True)
     [film] = run.glob("videos*/*.mp4")
     assert frames(film) == pytest.approx(filmed[0][1], abs=2)
+
+
+def test_a_part_that_does_not_play_is_named(cartpole, tmp_path, capsys):
+    run = Path(shutil.copytree(cartpole, tmp_path / "run"))
+    state = checkpoint(run)
+    state["parts"]["ema"] = {}
+    torch.save(state, max(run.glob("checkpoint*")))
+    capsys.readouterr()
+    enjoy.enjoy(enjoy.Args(run, episodes=1))
+    assert capsys.readouterr().out.splitlines()[1] == "the part agent plays; not used: ema"
 
 
 def test_a_checkpoint_without_its_folder(cartpole, tmp_path, capsys):
