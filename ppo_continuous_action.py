@@ -95,7 +95,7 @@ class Moments(RunningMeanStd):
 class Normalize(gym.vector.VectorWrapper):
     """[continuous 6] [continuous 8] Scales observations and rewards alike in all environments (VecNormalize).
 
-    [continuous 5] It clips the actions, too."""
+    It clips the actions, too."""
 
     def __init__(self, envs, gamma):
         super().__init__(envs)

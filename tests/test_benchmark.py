@@ -522,6 +522,9 @@ def test_what_is_published_is_said_to_be():
     [_, _, line] = report.readme_table([by_title["HalfCheetah-v4 · ppo_continuous_action.py"]])
     assert re.search(r"\| [\d± ]+\(3\); published: 2149 ± 1166 \| [^|]* \|$", line)
     assert report.published(by_title["CartPole-v1 · ppo.py"]) == ""
+    both = by_title["HalfCheetah-v4 · ppo_continuous_action.py"]
+    assert re.search(r"ppo2 [\d± ]+\(3\) \(published: 2149 ± 1166\): ", report.statement(both))
+    assert re.search(r"\(3\)\n.+\npublished: 2149 ± 1166$", [*report.score_rows([both])][0][3])
     mountain = by_title["MountainCar-v0 · ppo.py"]
     assert "nothing to test" in report.statement(mountain) and "difference" not in report.statement(mountain)
     [line] = [line for line in report.readme_table([mountain]) if "MountainCar" in line]
