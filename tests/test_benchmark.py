@@ -688,6 +688,7 @@ def test_two_experiments_of_a_folder_are_compared(run, tmp_path):
     assert "is none of the experiments" in start("--a", "ppo", "--b", "nix").stderr
     assert "the same experiment" in start("--a", "ppo", "--b", "ppo").stderr
     assert start("--a", "ppo", "--b", "my_ppo", "--env-id", "Acrobot-v1").returncode == 1
+    (tmp_path / "core3").symlink_to(folder)  # as the README calls it
     for readme in (ROOT / "README.md", ROOT / "benchmark" / "README.md"):  # after their steps no run is there yet
         words = shlex.split(re.search(r'make compare ARGS="(.*?)"', readme.read_text())[1])
         words = [sys.executable, ROOT / "benchmark" / "compare.py", *words]
