@@ -92,9 +92,23 @@ def changes(run, script, args):
     return found
 
 
+def sources(run, script):
+    """[(step, hash of the script's text from there on), ...] of a run: its first, and each that a resume changed."""
+    files = [(0, run / f"{script}.py")]
+    files += [(int(file.stem[-12:]), file) for file in sorted(run.glob(f"{script}_{'[0-9]' * 12}.py"))]
+    found = []
+    for step, file in files:
+        text = file.read_bytes()
+        blob = hashlib.sha1(b"blob %d\0" % len(text) + text).hexdigest()
+        if not found or (step < newest_step(run) and blob != found[-1][1]):
+            found.append((step, blob))
+    return found
+
+
 def describe(run):
     """What a run is, without its log: run.json's, and script, env_id, seed, options that are not the script's defaults,
-    batch_size, steps_wanted; `ours` is false for ppo2's. Raises Broken, or what reading a wreck raises.
+    batch_size, steps_wanted, `resumed` with the script's later texts, where it was changed; `ours` is false for ppo2's.
+    Raises Broken, or what reading a wreck raises.
 
     An option that was changed at a resume has both values as its text: another experiment."""
     if not run.is_dir():
@@ -111,7 +125,9 @@ def describe(run):
         options, env_id, total = set(args) - NOT_OPTIONS, args["env_id"], args["total_timesteps"]
         default = {"exp_name": about["script"]} | defaults(source)
         options = {key for key in options if key not in default or default[key] != args[key]}
-        about["source"] = hashlib.sha1(b"blob %d\0" % len(source) + source).hexdigest()
+        (_, about["source"]), *later = sources(run, about["script"])
+        if later:
+            about["resumed"] = [{"step": step, "source": blob} for step, blob in later]
         changed = changes(run, about["script"], args)
         if {"num_envs", "num_steps"} & changed.keys():
             raise Broken("num_envs or num_steps was changed at a resume")
@@ -220,7 +236,8 @@ def collect(run, results, machine):
     name = f"{about['env_id']}__{about['script']}__{about['seed']}"
     if ours:  # other options make another experiment
         name = "__".join([name, *(f"{option}={value}" for option, value in about["options"].items())])
-        about["commit"] = commit(f"{about['script']}.py", about["source"])
+        for text in (about, *about.get("resumed", ())):
+            text["commit"] = commit(f"{about['script']}.py", text["source"])
         words = ["python", f"{about['script']}.py", "--env-id", args["env_id"], "--seed", str(args["seed"])]
         first = [(key, args[key]) for key in about["options"] if key in args]  # of a run that was resumed
         about["command"] = " ".join([*words, *map(typed, first)])

@@ -588,10 +588,14 @@ def run_rows(found):
                 machine = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in machine.items() if value)
             versions = about["versions"]
             framework = f"torch {versions['torch']}" if "torch" in versions else f"tensorflow {versions['tensorflow']}"
+            commits = [(about["commit"] or "not committed")[:13]]
+            for later in about.get("resumed", ()):
+                commits.append(f"from {later['step']:,} {(later['commit'] or 'not committed')[:13]}")
+            commits = ", ".join(commits)
             yield (about["env_id"], about["script"], about["seed"],
                    ("" if run.finished else "bad", f"{about['steps']:,} of {about['steps_wanted']:,}"),
                    f"{run.updates['seconds'][-1] / 60:.1f}", number(run.score), about["command"],
-                   (about["commit"] or "not committed")[:13], framework, machine)  # fmt: skip
+                   commits, framework, machine)  # fmt: skip
 
 
 STYLE = """

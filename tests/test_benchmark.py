@@ -326,6 +326,24 @@ def test_options_that_a_resume_changed_make_another_experiment(folder, tmp_path)
         collect.describe(run)
 
 
+def test_texts_that_a_resume_changed_are_told(folder, tmp_path):
+    """Not one that is as it was, nor one that no step was made with."""
+    run = shutil.copytree(stopped(folder), tmp_path / "run")
+    first = (run / "ppo.py").read_text()
+    for step, text in ((512, first), (1024, f"{first}# edited"), (1280, f"{first}# edited"), (1536, first)):
+        (run / f"ppo_{step:012}.py").write_text(text)
+    collect.collect(run, tmp_path / "results", None)
+    [about] = map(json.loads, (path.read_text() for path in (tmp_path / "results/ours").glob("*.json")))
+    hashed = subprocess.run(["git", "hash-object", run / "ppo_000000001024.py"], capture_output=True, text=True)
+    assert about["resumed"] == [{"commit": None, "source": hashed.stdout.strip(), "step": 1024}]
+    [runs] = report.load(tmp_path / "results").values()
+    [row] = report.run_rows({"": runs})
+    assert row[7] == f"{(about['commit'] or 'not committed')[:13]}, from 1,024 not committed"
+    (run / "ppo_000000001024.py").unlink()
+    (run / "ppo_000000001280.py").unlink()
+    assert "resumed" not in collect.describe(run)
+
+
 def test_a_name_with_many_options_is_not_too_long(run, tmp_path):
     folder = copy_of(run, tmp_path, **{f"option_{i}": 0.123456789 for i in range(5)})
     with_args(folder, **{f"option_{i}": 0.123456789 for i in range(20)})
