@@ -37,6 +37,7 @@ import torch
 import tyro
 from torch import nn
 
+NEW_GAMES = 1_000_000  # what is added to the seed: a run's own games have its seed and those that follow
 LONGEST_FILM = 10_000  # frames; each stays in memory until its film is written
 # The planes of Gym-µRTS: hit points, resources, owner (nobody, the agent, its enemy), unit, and what it is doing
 MICRORTS = (5, 5, 3, 8, 6)
@@ -317,7 +318,7 @@ def play(player, args, folder):
     folder, pictures, games = folder / time.strftime("videos-%Y%m%d-%H%M%S"), [], 0
     done = np.zeros(1, dtype=bool)
     try:
-        obs, infos = envs.reset(seed=args.seed)
+        obs, infos = envs.reset(seed=args.seed + NEW_GAMES)
         if args.render:
             show(picture(envs, obs))
     except Exception as error:  # each library that draws has errors of its own
@@ -353,7 +354,7 @@ def enjoy(args):
     script, returns = import_script(state["script"], file.parent), []
     with tempfile.TemporaryDirectory() as nowhere:
         folder = (args.video_folder or file.parent) if args.video else Path(nowhere)
-        options = {"seed": args.seed, "capture_video": False} | changed(state["args"], sum(args.set, ()))
+        options = {"seed": args.seed + NEW_GAMES, "capture_video": False} | changed(state["args"], sum(args.set, ()))
         try:  # where the script makes games one by one, those draw themselves
             draws = (args.video or args.render) and hasattr(script, "make_env")
             envs, agent = rebuild(script, state, folder, **options | {"capture_video": draws})
@@ -370,7 +371,7 @@ def enjoy(args):
         try:
             player, words = Player(script, envs, agent, args.greedy), ("lost", "drawn", "won")
             if args.opponent is not None:
-                player = against(player, args, state["args"].get("env_id"))
+                player = against(player, args, state["args"].get("env_id"))  # both were trained on it
             for score, length in play(player, args, folder):
                 returns.append(score)
                 result = f", {words[int(np.sign(score)) + 1]}" if args.opponent is not None else ""

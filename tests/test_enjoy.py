@@ -111,6 +111,22 @@ def test_a_seed_decides_all(cartpole, capsys):
     assert games[0] == games[1] != games[2]
 
 
+def test_no_game_is_one_of_the_training(tmp_path, monkeypatch, capsys):
+    """Not with the run's own --seed either."""
+    seeds, reset = [], Clock.reset
+
+    def recorded(env, *, seed=None, options=None):
+        seeds.append(seed)
+        return reset(env, seed=seed, options=options)
+
+    monkeypatch.setattr(Clock, "reset", recorded)
+    run = train(ppo, f"{CLOCK} --seed 1", tmp_path)
+    trained = set(seeds) - {None}
+    seeds.clear()
+    play(run, capsys, episodes=1, seed=1)
+    assert trained == {1, 2} and len(set(seeds) - {None}) == 1 and not trained & set(seeds)
+
+
 def test_returns_are_raw_and_statistics_frozen(tmp_path):
     """What the agent sees is scaled by the numbers of the checkpoint from the first step to the last."""
     run = train(BOX, TARGET, tmp_path)
@@ -454,7 +470,7 @@ def test_options_of_the_script_that_are_set(tmp_path, capsys, monkeypatch):
     for words in (["--set", "gamma=1", "target-kl=0.5"], ["--set", "gamma=1", "--set", "target_kl=0.5"]):
         monkeypatch.setattr(sys, "argv", ["enjoy.py", str(run), "--episodes", "1", *words])
         enjoy.main()
-        assert asked.pop() == {"seed": 0, "capture_video": False, "gamma": 1, "target_kl": 0.5}
+        assert asked.pop() == {"seed": enjoy.NEW_GAMES, "capture_video": False, "gamma": 1, "target_kl": 0.5}
     saved = checkpoint(run)["args"]
     settings = enjoy.changed(saved, ["env_id=CartPole-v1", "async_envs=True"])
     assert settings == {"env_id": "CartPole-v1", "async_envs": True}
