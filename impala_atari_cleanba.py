@@ -307,7 +307,7 @@ def gather(columns):
 
 
 def sum_over_ranks(agent, stats, share):
-    """[aux 2] Makes the agent's gradients those of the whole minibatch, of which this rank has `share`; its scalars."""
+    """[aux 2] Sums the agent's gradients and the scalars over the ranks, each times `share`; returns the scalars."""
     if not dist.is_initialized():
         return stats
     grads = [p.grad for p in agent.parameters() if p.grad is not None]
@@ -402,7 +402,7 @@ def actor(args, envs, seed, device, generator, rank, ranks):
         waited = time.perf_counter() - began  # [cleanba 9]
         streams.set_device(device)  # [cleanba 6] of this thread: it would be the first GPU
         rollout, rewards, dones, ends = [], [], [], []  # [aux 2]
-        # [speed] autocast converts weights once for --bf16; [cleanba 6] on a GPU a stream of its own
+        # [speed] converts weights for --bf16 once per forward of the learner; [cleanba 6] on a GPU a stream of its own
         with torch.no_grad(), torch.autocast(device.type, enabled=False), streams.stream(stream):
             for _ in range(args.num_steps):
                 obs = torch.from_numpy(next_obs).to(device)
@@ -500,7 +500,7 @@ def every_rank(script):
         file = [script.load_checkpoint(resume)[1].resolve() if resume and rank == 0 else None]
         dist.broadcast_object_list(file)
         with tempfile.TemporaryDirectory() as folder:
-            sys.argv += ["--runs-folder", folder, "--no-track"] if rank > 0 else []
+            sys.argv += ["--runs-folder", folder, "--no-track"] if rank > 0 else ["--runs-folder", args.runs_folder]
             sys.argv += ["--resume", str(file[0] if rank > 0 else resume)] if file[0] else []
             script.main()
         dist.destroy_process_group()

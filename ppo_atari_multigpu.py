@@ -285,7 +285,7 @@ def gather(columns):
 
 
 def sum_over_ranks(agent, stats, share):
-    """[aux 2] Makes the agent's gradients those of the whole minibatch, of which this rank has `share`; its scalars."""
+    """[aux 2] Sums the agent's gradients and the scalars over the ranks, each times `share`; returns the scalars."""
     if not dist.is_initialized():
         return stats
     grads = [p.grad for p in agent.parameters() if p.grad is not None]
@@ -433,7 +433,7 @@ def every_rank(script):
         file = [script.load_checkpoint(resume)[1].resolve() if resume and rank == 0 else None]
         dist.broadcast_object_list(file)
         with tempfile.TemporaryDirectory() as folder:
-            sys.argv += ["--runs-folder", folder, "--no-track"] if rank > 0 else []
+            sys.argv += ["--runs-folder", folder, "--no-track"] if rank > 0 else ["--runs-folder", args.runs_folder]
             sys.argv += ["--resume", str(file[0] if rank > 0 else resume)] if file[0] else []
             script.main()
         dist.destroy_process_group()

@@ -346,12 +346,18 @@ def wait_for_update(folder, step, seconds=120):
 
 
 def test_torchrun_restarts_the_ranks_and_stops_them(tmp_path):
-    """A killed rank: all go on from the newest checkpoint, in the same folder. SIGTERM to torchrun: all stop."""
+    """A killed rank: all go on from the newest checkpoint, in the same folder. SIGTERM to torchrun: all stop.
+
+    The run began from a checkpoint that was made with another --runs-folder."""
+    first = Ranks(0, f"{ONE_UPDATE} --runs-folder {tmp_path / 'other'}", tmp_path)
+    assert first.wait(100) == [0]
+    [file] = tmp_path.glob("other/*/checkpoint_*.pt")
     torchrun = "-m torch.distributed.run --standalone --nproc-per-node 2 --max-restarts 1".split()
     options = [*torchrun, ROOT / "ppo_atari_multigpu.py", *SMALL.split(), "--total-timesteps", "1000000"]
+    options += ["--resume", file]
     with open(tmp_path / "errors", "w") as errors:
         process = start(options, tmp_path, stderr=errors, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
-        killed_at = wait_for_update(tmp_path, 128)
+        killed_at = wait_for_update(tmp_path, 256)
         with open(f"/proc/{process.pid}/task/{process.pid}/children") as children:
             os.kill(int(children.read().split()[1]), signal.SIGKILL)
         wait_for_update(tmp_path, killed_at + 384)
@@ -362,4 +368,4 @@ def test_torchrun_restarts_the_ranks_and_stops_them(tmp_path):
     assert output.splitlines()[-1] == f"stopped; --resume runs/{folder.name} goes on"
     last = checkpoint(folder)
     steps = [step for step, _ in scalars(folder)["losses/policy_loss"]]
-    assert steps == list(range(128, last["global_step"] + 1, 128))
+    assert steps == list(range(256, last["global_step"] + 1, 128))
