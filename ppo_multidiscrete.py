@@ -135,7 +135,7 @@ class Microrts(gym.Env):
 
 
 def make_env(args, index, folder):
-    """Environment `index`, its observations vectors or boards; info["episode"] has the return and length of one."""
+    """Environment `index`, its observations vectors or boards; info["episode"] tells of an episode that ended."""
     if multiprocessing.parent_process() is not None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which ends its environments
         if hasattr(os, "setpgrp"):
@@ -215,7 +215,7 @@ class Agent(nn.Module):
         self.value = layer_init(nn.Linear(width, 1), std=1.0)  # [library]
 
     def forward(self, obs):
-        """The policy in B observations [B, D] and their values, float32 [B]."""
+        """The policy in B observations, [B, D] or [B, planes, H, W], and their values, float32 [B]."""
         hidden = self.trunk(obs.float())  # [core 13]
         return MultiDiscrete(self.policy(hidden), self.nvec), self.value(hidden).squeeze(-1)  # [multidiscrete 1]
 

@@ -50,7 +50,7 @@ from tqdm import tqdm
 @dataclasses.dataclass(frozen=True)
 class Args:
     # run
-    seed: int = 1  # seed of every random generator; environment i gets seed + i
+    seed: int = 1  # seed of every random generator; game i gets seed + i
     exp_name: str = Path(__file__).stem  # a word in the name of the run's folder
     runs_folder: str = "runs"  # where that folder goes
     cuda: bool = True  # use the GPU where there is one
@@ -121,7 +121,8 @@ def make_env(args, index, folder):
     for name, lives in (("SlimeVolley-v0", 1), ("SlimeVolleyMatch-v0", 5)):  # [library]
         name in gym.registry or gym.register(name, Slime, max_episode_steps=1000, kwargs={"lives": lives})  # [library]
     env = gym.make(args.env_id, render_mode="rgb_array" if args.capture_video and index == 0 else None)
-    if (env.observation_space.shape or [0])[0] != 2 or not re.search(r"\[(\d+) \1]", str(env.action_space)):  # [check]
+    actions, shape = re.search(r"\(\[(\d+) \1]\)", str(env.action_space)), env.observation_space.shape  # [check]
+    if actions is None or not shape or shape[0] != 2:  # [check]
         sys.exit(f"error: {args.env_id}: no game of two: --help says what one has; for one player there is ppo.py")
     if not env.observation_space.is_np_flattenable:
         sys.exit(f"error: {args.env_id} has the observations {str(env.observation_space)!r}, of no fixed length")

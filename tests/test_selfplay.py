@@ -377,13 +377,15 @@ def test_older_selves_stay(made, tmp_path):
         ("--env-id CartPole-v1", "ppo.py"),
         ("--env-id toy_envs:Choices-v0", "no game of two"),
         ("--env-id Uneven-v0", "no game of two"),
+        ("--env-id FromOne-v0", "no game of two"),
         ("--env-id Signs-v0 --num-envs 7", "--num-envs 7 must be even"),
     ],
 )
 def test_what_is_no_game_of_two(options, named, tmp_path):
     """One line, and no folder of a run."""
-    gym.registry.pop("Uneven-v0", None)
-    gym.register("Uneven-v0", Uneven, disable_env_checker=True)
+    for game in (Uneven, FromOne):
+        gym.registry.pop(f"{game.__name__}-v0", None)
+        gym.register(f"{game.__name__}-v0", game, disable_env_checker=True)
     with pytest.raises(SystemExit) as end:
         train(SELFPLAY, options + " --num-steps 64", tmp_path)
     assert re.fullmatch(rf"error: [^\n]*{named}[^\n]*", end.value.code)
@@ -394,6 +396,12 @@ class Uneven(Signs):
     """One player has more actions."""
 
     action_space = gym.spaces.MultiDiscrete([4, 5])
+
+
+class FromOne(Signs):
+    """Its actions are 1 to 4, and the agent's 0 to 3."""
+
+    action_space = gym.spaces.MultiDiscrete([4, 4], start=[1, 1])
 
 
 def test_the_package_is_missing(tmp_path):
