@@ -111,6 +111,11 @@ def test_a_seed_decides_all(cartpole, capsys):
     assert games[0] == games[1] != games[2]
 
 
+def test_the_agent_that_comes_with_the_project():
+    """Random play of Breakout is at 1.7, as benchmark/atari_human.csv has it."""
+    assert max(enjoy.enjoy(enjoy.Args(ROOT / "agents/BreakoutNoFrameskip-v4__ppo_atari__1.pt", episodes=2))) > 30
+
+
 def test_no_game_is_one_of_the_training(tmp_path, monkeypatch, capsys):
     """Not with the run's own --seed either."""
     seeds, reset = [], Clock.reset
