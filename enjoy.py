@@ -178,12 +178,12 @@ def changed(args, settings):
     return options
 
 
-def initial_state(agent):
-    """Zeros for the agent's LSTM or GRU, float32 [layers, 1, hidden]; two of them for an LSTM."""
+def initial_state(agent, num_games):
+    """Zeros for the agent's LSTM or GRU, float32 [layers, num_games, hidden]; two of them for an LSTM."""
     recurrent = [module for module in agent.modules() if isinstance(module, nn.RNNBase)]
     if len(recurrent) != 1:
         sys.exit(f"error: the agent has {len(recurrent)} recurrent networks; enjoy.py can carry the state of one")
-    zeros = torch.zeros(recurrent[0].num_layers, 1, recurrent[0].hidden_size)
+    zeros = torch.zeros(recurrent[0].num_layers, num_games, recurrent[0].hidden_size)
     return (zeros, zeros) if isinstance(recurrent[0], nn.LSTM) else zeros
 
 
@@ -195,10 +195,12 @@ class Player:
         self.wants = list(inspect.signature(agent.forward).parameters)[1:]
         if not set(self.wants) <= {"state", "dones"}:
             sys.exit(f"error: Agent.forward wants {', '.join(self.wants)}; enjoy.py can give it state and dones")
-        self.state = initial_state(agent) if "state" in self.wants else None
+        self.state = None
 
     def act(self, obs, done, infos):
-        """The actions in observations [1, ...] that came with `infos`; done, bool [1]: they open an episode."""
+        """The actions in observations [B, ...] that came with `infos`; done, bool [B]: they open an episode."""
+        if self.state is None and "state" in self.wants:
+            self.state = initial_state(self.agent, len(obs))
         given = {"state": self.state, "dones": torch.from_numpy(done)}
         policy, _, *rest = self.agent(torch.from_numpy(obs), *(given[name] for name in self.wants))
         self.state = rest[0] if rest else None
@@ -316,7 +318,6 @@ def play(player, args, folder):
     for recorder in recorders:
         recorder.episode_trigger = lambda game: args.video and game < args.episodes
     folder, pictures, games = folder / time.strftime("videos-%Y%m%d-%H%M%S"), [], 0
-    done = np.zeros(1, dtype=bool)
     try:
         obs, infos = envs.reset(seed=args.seed + NEW_GAMES)
         if args.render:
@@ -325,6 +326,7 @@ def play(player, args, folder):
         if not (args.video or args.render):
             raise
         sys.exit(f"error: nothing can be drawn here: {error} (MuJoCo without a screen needs MUJOCO_GL=egl or osmesa)")
+    done = np.ones(len(obs), dtype=bool)  # the first observations open episodes
     while games < args.episodes:
         if args.render:
             show(picture(envs, obs))
@@ -334,7 +336,7 @@ def play(player, args, folder):
         if args.video and not recorders and len(pictures) < LONGEST_FILM:
             pictures.append(picture(envs, obs))
         obs, _, terminated, truncated, infos = envs.step(player.act(obs, done, infos))
-        done, ended = terminated | truncated, infos.get("final_info", {})
+        done, ended = terminated | truncated, infos.get("final_info", infos)  # infos itself in an edit with NEXT_STEP
         if any(ended.get("_episode", ())):  # a whole game; a lost life is done, too
             if pictures:
                 write_film(pictures, folder / f"game-{games}.mp4")

@@ -61,7 +61,7 @@ class Args:
     runs_folder: str = "runs"  # where that folder goes
     cuda: bool = True  # use the GPU where there is one
     tf32: bool = False  # let a GPU round the factors of products to 10 bits: faster
-    bf16: bool = False  # compute the network up to its heads in bfloat16: fast only where the hardware has it
+    bf16: bool = False  # compute the network up to its LSTM in bfloat16: fast only where the hardware has it
     threads: int = torch.get_num_threads()  # of torch on the CPU
     compile: bool = False  # compile the gradient: faster updates after some seconds; on the CPU it needs a C++ compiler
     track: bool = False  # log to Weights & Biases too; its variables apply (WANDB_MODE=offline, WANDB_PROJECT, ...)

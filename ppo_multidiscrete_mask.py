@@ -173,7 +173,8 @@ def action_masks(envs, infos):
     """[aux 4] Which actions are valid now, bool [N, sum(nvec)]: info["action_mask"], or the method action_mask()."""
     sizes = envs.single_action_space.nvec
     try:
-        masks = np.array(infos["action_mask"] if "action_mask" in infos else envs.call("action_mask"))
+        in_infos = np.all(infos.get("_action_mask", "action_mask" in infos))  # of every environment, not of some
+        masks = np.array(infos["action_mask"] if in_infos else envs.call("action_mask"))
         if not np.isin(masks, (0, 1)).all():
             raise ValueError("it has something else than 0 and 1")
         return torch.from_numpy(masks.astype(bool).reshape(envs.num_envs, sizes.sum()))

@@ -184,6 +184,19 @@ def test_the_memory_is_carried_from_step_to_step():
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
 
 
+def test_each_seat_of_a_game_has_a_memory():
+    """Where a recurrent agent plays itself; and the first step opens an episode, as each step after an end does."""
+    agent, told = torch.nn.Module(), []
+    agent.core = torch.nn.GRU(3, 5)
+    agent.forward = lambda obs, state, dones: told.append((state, dones)) or (ppo.module.Categorical(obs), None, state)
+    envs = SimpleNamespace(reset=lambda seed: (np.zeros((2, 3), np.float32), {}), step=None, unwrapped=None)
+    games = enjoy.play(enjoy.Player(None, envs, agent, greedy=True), enjoy.Args(Path()), Path())
+    with pytest.raises(TypeError):  # by the step
+        next(games)
+    [(state, dones)] = told
+    assert state.shape == (1, 2, 5) and dones.tolist() == [True, True]
+
+
 class OneIsValid(Choices):
     """Of each choice a single action, drawn anew in every step, is valid: only those may be taken, and pay 1."""
 
@@ -238,6 +251,18 @@ def test_an_edited_copy_is_rebuilt_by_the_source_in_its_folder(tmp_path, capsys,
     for half in ("", "class Args:\n    def"):
         (run / "my_edit.py").write_text(half)
         assert "my_edit.py" in refusal(run)
+
+
+def test_a_copy_whose_episodes_restart_in_the_next_step(tmp_path, capsys, monkeypatch):
+    """It is not played for ever: an ended episode stands in the infos themselves."""
+    text = (ROOT / "ppo.py").read_text()
+    assert text.count("SAME_STEP") == 1
+    (tmp_path / "my_next.py").write_text(text.replace("SAME_STEP", "NEXT_STEP"))
+    monkeypatch.syspath_prepend(tmp_path)
+    run, step = train(ppo._replace(name="my_next"), CLOCK, tmp_path / "train"), gym.vector.SyncVectorEnv.step
+    steps = iter(range(200))
+    monkeypatch.setattr(gym.vector.SyncVectorEnv, "step", lambda *args: next(steps) < 199 and step(*args))
+    assert len(play(run, capsys, episodes=3)[0]) == 3
 
 
 def test_a_run_that_was_resumed_is_rebuilt_by_the_source_that_went_on(tmp_path, capsys, monkeypatch):

@@ -192,7 +192,16 @@ class MaskAsMethod(MaskInInfo):
         return self.mask.astype(np.int32)
 
 
-@pytest.mark.parametrize("toy", [MaskInInfo, MaskAsMethod])
+class MaskInSomeInfos(MaskAsMethod):
+    """The same, but what reset gives has the mask, too; and episodes end at different times."""
+
+    def reset(self, seed=None, options=None):
+        obs, _ = super().reset(seed=seed)
+        self.steps = self.np_random.integers(2)
+        return obs, {"action_mask": self.mask}
+
+
+@pytest.mark.parametrize("toy", [MaskInInfo, MaskAsMethod, MaskInSomeInfos])
 def test_the_mask_in_the_batch_is_that_of_its_observation(toy, tmp_path):
     """Also in the first step after an episode's end; and the agent took valid actions by it."""
     batches, loss = [], masking.ppo_loss
