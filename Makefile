@@ -6,6 +6,8 @@ POETRY ?= poetry
 BIN := .venv/bin
 # Not of copies of yours
 LINT := $(BIN)/ruff check $$(git ls-files "*.py")
+# Several would install into one .venv at once
+.NOTPARALLEL:
 
 cartpole: .venv/video.stamp
 	$(BIN)/python ppo.py --env-id CartPole-v1 --total-timesteps 100000 --exp-name cartpole

@@ -188,7 +188,8 @@ def read_ours(run, about):
 def read_ppo2(run, about):
     """(episodes, updates) of a run of openai/baselines' ppo2: from its log and a monitor of each environment.
 
-    A monitor counts the steps of its own environment; all environments step together."""
+    A monitor counts the steps of its own environment; all environments step together. On Atari it counts the steps of
+    FIRE and of restarts after lost lives too, so there a curve by episodes lies a little to the right."""
     with (run / "progress.csv").open() as file:
         rows = list(csv.DictReader(file))
     monitors = sorted(run.glob("*.monitor.csv"))

@@ -77,7 +77,7 @@ def read_all(runs):
         if before is not None:
             less = before if by_seed[seed] is one else one
             lines.append(f"left out: {run.parent / less.about['run']}: seed {seed} is there twice")
-    sources = {one.about.get("source") for one in by_seed.values()}
+    sources = {text.get("source") for one in by_seed.values() for text in (one.about, *one.about.get("resumed", ()))}
     if len(sources) > 1:
         scripts = ", ".join(sorted({f"{one.about['script']}.py" for one in by_seed.values()}))
         lines.append(f"note: {names_of(about)[1]} was run with {len(sources)} different texts of {scripts}")

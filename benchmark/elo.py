@@ -25,7 +25,7 @@ import enjoy  # noqa: E402
 @dataclasses.dataclass(frozen=True)
 class Args:
     run: tyro.conf.Positional[Path]  # folder of a run of ppo_selfplay.py, or of an edited copy
-    games: int = 64  # whole games of each pair, half of them in either seat
+    games: int = 64  # whole games of each pair, half of them in either seat; the random player's all in seat 1
     env_id: str | None = None  # another game than the one that they learned: of SlimeVolley-v0 whole matches, say
     players: int = 8  # checkpoints that play, evenly chosen; the last is among them
     seed: int = 1  # of the games and the samples

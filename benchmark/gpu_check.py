@@ -74,7 +74,7 @@ def run(name, updates, options):
 def row(what, got, result):
     """A line of the table."""
     if "error" in got:
-        return f"| {what} | | | | {got['error'].replace('|', '/')} |"
+        return f"| {what} | | | | error: {got['error'].removeprefix('error: ').replace('|', '/')} |"
     return f"| {what} | {got['N']} | {got['steps/s']:,.0f} | {got['MiB']:,.0f} | {result} |"
 
 
@@ -83,7 +83,8 @@ def rows(scripts, device, updates):
     yield from ("| what | N | steps/s | GPU memory, MiB | result |", "|---|---:|---:|---:|---|")
     command = [sys.executable, "-m", "pytest", "tests/test_golden.py", *GOLDEN, "--device", device]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    yield f"| golden tests | | | | {done.stdout.strip().splitlines()[-1].strip('= ')} |"
+    said = (done.stdout.strip() or f"status {done.returncode}").splitlines()[-1].strip("= ")
+    yield f"| golden tests | | | | {'error: ' if done.returncode else ''}{said} |"
     own = "" if device == "cuda" else "--no-cuda"
     for script in scripts:
         one, two = (run(script, updates, own) for _ in range(2))
@@ -99,7 +100,7 @@ def rows(scripts, device, updates):
 def about(device):
     """What it was made on."""
     gpu = f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}" if device == "cuda" else "no GPU"
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout
+    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True).stdout
     versions = f"torch {torch.__version__}, Python {platform.python_version()}, {platform.platform()}"
     when = f"commit {commit.strip() or 'unknown'}, {time.strftime('%Y-%m-%d')}"
     return f"{gpu}; {versions}; {os.cpu_count()} cores; {when}."
@@ -132,6 +133,7 @@ def main():
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text("\n".join(lines) + "\n")
     print(f"\n{lines[-1]}\n{args.out}")
+    sys.exit(any("| error: " in line for line in lines))
 
 
 if __name__ == "__main__":

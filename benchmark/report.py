@@ -155,8 +155,9 @@ class Experiment(NamedTuple):
 
     @property
     def done(self):
-        """The finished runs, or all where none is."""
-        return [run for run in self.ours if run.finished] or self.ours
+        """The finished runs, or where none is those that came furthest."""
+        most = max(run.about["steps"] for run in self.ours)
+        return [run for run in self.ours if run.finished or run.about["steps"] == most]
 
 
 def short(steps):
@@ -206,8 +207,9 @@ def iqm(scores, axis=-1):
 def interval(samples, statistic):
     """95% percentile interval of statistic(*samples), from a bootstrap that draws anew within each sample.
 
-    With a sample for each environment this is the stratified bootstrap; None where a sample is a single run."""
-    if min(map(len, samples)) < 2:
+    With a sample for each environment this is the stratified bootstrap; None where a sample is a single run, or
+    where the only one has fewer than 5: of 3 it would be their range, which holds the centre 75% of the time."""
+    if min(map(len, samples)) < 2 or (len(samples) == 1 and len(samples[0]) < 5):
         return None
     options = dict(n_resamples=5000, paired=False, vectorized=True, method="percentile", rng=np.random.default_rng(1))
     return stats.bootstrap(samples, statistic, **options).confidence_interval
@@ -229,7 +231,7 @@ def compare(first, second, name="ours"):
     if min(len(first), len(second)) < 2:
         return None
     spreads = [np.std(scores, ddof=1) for scores in (first, second)]
-    if max(spreads) == 0:
+    if max(map(np.ptp, (first, second))) == 0:  # a deviation would not be exactly 0
         same = first[0] == second[0]
         return Comparison("every run scores the same" if same else "every run differs, by the same", None, None, None)
     welch = stats.ttest_ind(first, second, equal_var=False)
@@ -282,7 +284,7 @@ def mean_and_spread(runs):
 
 
 def iqm_and_interval(runs):
-    """"479 [467, 490]", or without the interval where there is one run."""
+    """"479 [467, 490]", or without the interval where there are fewer than 5 runs."""
     if not runs:
         return ""
     values = scores(runs)
@@ -566,7 +568,9 @@ def score_rows(experiments):
 
 def post_rows(experiments):
     """The post's table, and below it what was measured here for the same games and robots."""
-    same = {one.env_id: one for one in experiments if one.env_id in IDS and one.options.keys() <= {"bf16", "compile"}
+    # Of several experiments the one that got furthest, which comes first
+    same = {one.env_id: one for one in reversed(experiments) if one.env_id in IDS
+            and one.options.keys() <= {"bf16", "compile"}
             and one.script in ("ppo_atari", "ppo_continuous_action")}  # fmt: skip
     rows = [(("wrap", name), *cells) for name, *cells in POST]
     for side, name in (("ppo2", "ppo2 (ea25b9e), run here, 1M steps"), ("done", "ours, run here, MuJoCo 1M steps")):
@@ -708,8 +712,8 @@ def page(found):
         limits = f", 95% interval [{bounds[0]:.2f}, {bounds[1]:.2f}] by stratified bootstrap" if bounds else ""
         over_all = (
             f"<p>Over the {environments} comparisons in which ppo2 learns anything, with 0 the mean return of its "
-            f"first {WINDOW} episodes and 1 its final score, the interquartile mean of ours is {middle:.2f}{limits}."
-            "</p>"
+            f"first {WINDOW} episodes and 1 its final score, the interquartile mean of ours is {middle:.2f}{limits}. "
+            "The interval is over our runs alone, and takes ppo2's means of 3 runs or so for exact.</p>"
         )
     sections, links = [], []
     for i, one in enumerate(experiments):
@@ -741,13 +745,14 @@ part other hyperparameters. None of those numbers was measured here. The marked 
 {over_all}
 <h2>Final scores</h2>
 <p>A score is the mean return of the last {WINDOW} episodes of a run. Given are mean ± sample standard deviation over
-runs (number of runs), and below it the interquartile mean (IQM) with its 95% interval, bootstrapped over the runs. The
-verdict is that of Welch's t-test, two-sided, at the 5% level; one in twenty such tests goes wrong by chance where there
-is no difference. The visible difference is the smallest one that this test finds with a power of 80%, so 8 times out of
-10, with so many runs of that spread; a smaller one may well be there unseen. With 3 runs of each the Mann-Whitney U
-test, whose p is given too, can reject nothing. Runs that were stopped early are marked with the steps that they did,
-and are not tested; nor are published scores, which the post on implementation details (Huang et al., 2022) reports of
-ppo2: they were measured elsewhere, with older versions of the environments.</p>
+runs (number of runs), and below it the interquartile mean (IQM), from 5 runs on with its 95% interval, bootstrapped
+over the runs; of 3 runs or fewer it is the mean. The verdict is that of Welch's t-test, two-sided, at the 5% level; one
+in twenty such tests goes wrong by chance where there is no difference. The visible difference is the smallest one that
+this test finds with a power of 80%, so 8 times out of 10, with so many runs of that spread; a smaller one may well be
+there unseen. With 3 runs of each the Mann-Whitney U test, whose p is given too, can reject nothing. Runs that were
+stopped early are marked with the steps that they did, and are not tested; nor are published scores, which the post on
+implementation details (Huang et al., 2022) reports of ppo2: they were measured elsewhere, with older versions of the
+environments.</p>
 {scored}
 {others}
 {beside_humans(experiments)}

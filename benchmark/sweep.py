@@ -75,9 +75,9 @@ class Ours:
 
     def command(self):
         """What to run: goes on with what is there."""
-        run = self.run()
-        resume = run is not None and newest_step(run) > 0
-        options = ["--resume", os.path.relpath(run, self.folder)] if resume else self.options
+        run, options = self.run(), self.options
+        if run is not None and newest_step(run) > 0:  # a resume asks for an --env-id with a colon
+            options = ["--resume", os.path.relpath(run, self.folder), "--env-id", self.args["env_id"]]
         return [sys.executable, str(ROOT / f"{self.script}.py"), *options]
 
 
@@ -101,7 +101,7 @@ class PPO2:
         """Whether another update would go beyond the steps asked for; ppo2 writes a line after each."""
         try:
             with (self.folder / "progress.csv").open() as file:
-                *_, before, last = (float(row["misc/total_timesteps"]) for row in csv.DictReader(file))
+                *_, before, last = 0.0, *(float(row["misc/total_timesteps"]) for row in csv.DictReader(file))
         except (OSError, ValueError, KeyError, TypeError):
             return False
         return last + (last - before) > self.steps

@@ -185,8 +185,9 @@ def failing(copy, tests, *options):
     if not (child := os.fork()):
         status = 99
         try:
-            for number in (1, 2):
-                os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+            file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            for number in (1, 2):  # one file, so that neither overwrites the other
+                os.dup2(file, number)
             os.chdir(copy)
             sys.path[0] = str(copy)
             fixed = "-n", "0", "-q", "--tb=no", "-p", "no:cacheprovider", "-W", "ignore"
@@ -215,7 +216,12 @@ def caught(recipe, source):
         others = sorted(TESTS, key=lambda name: name != OWN.get(script.name))
         for test in known + [f"tests/test_{name}.py" for name in others]:
             script.write_text(source)
-            failed = failing(copy, [test], "--maxfail", "1")
+            try:
+                failed = failing(copy, [test], "--maxfail", "1")
+            except ValueError:
+                if test not in known:
+                    raise
+                failed = []  # it may be gone, or have another name now
             script.write_text(recipe.script.read_text())
             if failed and not failing(copy, failed):
                 return failed[0]

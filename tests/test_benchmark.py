@@ -140,7 +140,17 @@ def test_a_sweep_finds_a_named_run_in_its_folder(run, tmp_path, monkeypatch):
     assert not make().done()
     made = copy_of(run, tmp_path / "elsewhere", "ppo_named", exp_name="mine", threads=1)
     assert make().done() and make().run() == made
-    assert make().command()[-2:] == ["--resume", f"elsewhere/{made.name}"]
+    assert make().command()[-4:] == ["--resume", f"elsewhere/{made.name}", "--env-id", "CartPole-v1"]
+
+
+def test_a_sweep_of_an_environment_in_a_module_goes_on(run, tmp_path, monkeypatch):
+    """A script refuses such a resume unless the command names the environment."""
+    copy_of(run, tmp_path / "runs", env_id="gymnasium.envs:CartPole-v1").rename(
+        tmp_path / "runs" / run.name.replace("CartPole-v1", "gymnasium.envs-CartPole-v1")
+    )
+    words = "ppo.py --env-id gymnasium.envs:CartPole-v1".split()
+    command = sweep.Ours(words, "1", "2048", tmp_path).command()
+    assert command[-2:] == ["--env-id", words[-1]] and "--resume" in command
 
 
 def test_two_sweeps_do_not_make_the_same_run(tmp_path, monkeypatch):
@@ -479,6 +489,23 @@ def test_interquartile_means_and_their_interval():
     low, high = report.interval((np.arange(100.0),), report.iqm)
     assert 40 < low < 48 and 51 < high < 59
     assert report.interval((np.arange(3.0), np.array([1.0])), report.iqm) is None
+    assert report.interval((np.arange(4.0),), report.iqm) is None  # and not the range, as if it were 95%
+    assert report.interval((np.arange(3.0),) * 2, lambda a, b, axis: report.iqm(a + b, axis)) is not None
+
+
+def test_the_run_that_came_furthest_stands_for_those_that_were_stopped():
+    """In its experiment's score, and in the post's table also for an experiment with --bf16."""
+
+    def stopped(steps, score):
+        about = {"steps": steps, "steps_wanted": 10_000_000, "seed": steps}
+        return report.Run(about, {"return": np.full(100, score)}, {})
+
+    def experiment(options, *runs):
+        return report.Experiment("ppo_atari", "BreakoutNoFrameskip-v4", options, list(runs), [])
+
+    far = experiment({"bf16": True}, stopped(5_000_000, 200.0), stopped(6_000_000, 300.0))
+    assert [run.score for run in far.done] == [300.0]
+    assert report.post_rows([far, experiment({}, stopped(512_000, 15.0))])[-1][2] == ("here", "300 (1) after 6M of 10M")
 
 
 def test_curves():

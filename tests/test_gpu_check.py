@@ -54,10 +54,13 @@ def test_runs_of_two_seeds_are_not_the_same(gpu_check):
 
 def test_the_error_of_one_run_of_two_is_shown(gpu_check, monkeypatch):
     fine = {"N": 4, "steps/s": 1.0, "MiB": 0.0, "weights": "w"}
-    monkeypatch.setattr(gpu_check.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout="1 passed"))
+    monkeypatch.setattr(gpu_check.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout="1 failed", returncode=1))
     for results in ([{"error": "oops"}, fine], [fine, {"error": "oops"}]):
         monkeypatch.setattr(gpu_check, "run", lambda *_, results=iter(results): next(results))
-        assert list(gpu_check.rows(["ppo_shared"], "cpu", 3))[-1] == "| `ppo_shared.py` | | | | oops |"
+        *_, golden, last = gpu_check.rows(["ppo_shared"], "cpu", 3)
+        assert (golden, last) == (
+            "| golden tests | | | | error: 1 failed |", "| `ppo_shared.py` | | | | error: oops |",
+        )  # fmt: skip
 
 
 def test_a_run_that_fails_has_its_error_in_the_table(gpu_check):

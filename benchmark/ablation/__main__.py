@@ -177,7 +177,7 @@ def effects():
         if len(parents) != 1:
             sys.exit(f"error: {what}: the results must have one script's runs to compare with, not {len(parents)}")
         parent = by_script[parents[0]]
-        for script in by_script.keys() & known.keys():
+        for script in sorted(by_script.keys() & known.keys()):
             runs = by_script[script]
             finals = effect(*([run.score for run in group] for group in (parent, runs)))
             areas = effect(*([area(run) for run in group] for group in (parent, runs)))
