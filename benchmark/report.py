@@ -501,7 +501,7 @@ def picture(experiments, path):
                 score = float(one.published.split()[0])
                 axes.axhline(score, color=COLORS["ppo2"], linestyle="--", linewidth=1.2, label="ppo2, published")
             others = "".join(f" {typed(option)}" for option in one.options.items() if option[0] != "total_timesteps")
-            others = re.sub(r"(, from step \d+ [^ ,]+)+", " at first", others)  # changed at a resume
+            others = re.sub(r"( True)?(, from step \d+ [^ ,]+)+", " at first", others)  # changed at a resume
             axes.set_title(f"{one.env_id}\n{one.script}.py{others}, {one.steps}", linespacing=1.3)
             axes.set_xlim(0)
             axes.xaxis.set_major_locator(MaxNLocator(4))
