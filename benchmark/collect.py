@@ -11,11 +11,13 @@ import argparse
 import ast
 import contextlib
 import csv
+import functools
 import hashlib
 import json
 import lzma
 import subprocess
 import sys
+import tempfile
 from itertools import accumulate
 from pathlib import Path
 
@@ -53,11 +55,41 @@ def defaults(source):
     return found
 
 
-def commit(name, blob):
-    """The first commit in which the script `name` has this hash; None where none has."""
-    command = ["git", "log", "--reverse", "--format=%H", f"--find-object={blob}", "--", name]
-    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.split()
-    return found[0] if found else None
+def git(*words):
+    """What git prints, as bytes; none where it fails."""
+    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True).stdout
+
+
+def hashed(text):
+    """The hash that git has for a file of this text, bytes."""
+    return hashlib.sha1(b"blob %d\0" % len(text) + text).hexdigest()
+
+
+def patched(name, text, diff):
+    """What a diff to the file `name` makes of its text, bytes; None where it does not fit."""
+    with tempfile.TemporaryDirectory() as folder:
+        (file := Path(folder, name)).write_bytes(text)
+        done = subprocess.run(["git", "apply", "-p0"], input=diff, cwd=folder, capture_output=True)
+        return None if done.returncode else file.read_bytes()
+
+
+@functools.cache
+def origin(name, text):
+    """{"commit": the first in which the script `name` has this text, bytes} or, where a recipe of a commit makes it
+    from its script, {"commit": the first such, "recipe": its file}; the commit is None where there is neither."""
+    if found := git("log", "--reverse", "--format=%H", f"--find-object={hashed(text)}", "--", name).decode().split():
+        return {"commit": found[0]}
+    lines = set(text.splitlines())
+    for path in sorted(ROOT.glob("recipes/*/*.diff")):
+        diff = path.read_bytes().partition(b"\n--- ")[2].splitlines()
+        there, gone = ({line[1:] for line in diff[2:] if line[:1] in signs} for signs in (b"+ ", b"-"))
+        if len(there & lines) < 0.9 * len(there) or len(gone - lines) < 0.5 * len(gone):
+            continue  # nor was it this one when it was a little different
+        recipe, script = path.relative_to(ROOT).as_posix(), diff[0].decode()
+        for at in git("log", "--reverse", "--format=%H", "--", recipe, script).decode().split():
+            if patched(script, git("show", f"{at}:{script}"), git("show", f"{at}:{recipe}")) == text:
+                return {"commit": at, "recipe": recipe}
+    return {"commit": None}
 
 
 def events(run):
@@ -98,8 +130,7 @@ def sources(run, script):
     files += [(int(file.stem[-12:]), file) for file in sorted(run.glob(f"{script}_{'[0-9]' * 12}.py"))]
     found = []
     for step, file in files:
-        text = file.read_bytes()
-        blob = hashlib.sha1(b"blob %d\0" % len(text) + text).hexdigest()
+        blob = hashed(file.read_bytes())
         if not found or (step < newest_step(run) and blob != found[-1][1]):
             found.append((step, blob))
     return found
@@ -238,7 +269,8 @@ def collect(run, results, machine):
     if ours:  # other options make another experiment
         name = "__".join([name, *(f"{option}={value}" for option, value in about["options"].items())])
         for text in (about, *about.get("resumed", ())):
-            text["commit"] = commit(f"{about['script']}.py", text["source"])
+            file = f"{about['script']}_{text['step']:012}.py" if "step" in text else f"{about['script']}.py"
+            text |= origin(f"{about['script']}.py", (run / file).read_bytes())
         words = ["python", f"{about['script']}.py", "--env-id", args["env_id"], "--seed", str(args["seed"])]
         first = [(key, args[key]) for key in about["options"] if key in args]  # of a run that was resumed
         about["command"] = " ".join([*words, *map(typed, first)])

@@ -593,9 +593,11 @@ def run_rows(found):
                 machine = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in machine.items() if value)
             versions = about["versions"]
             framework = f"torch {versions['torch']}" if "torch" in versions else f"tensorflow {versions['tensorflow']}"
-            commits = [(about["commit"] or "not committed")[:13]]
-            for later in about.get("resumed", ()):
-                commits.append(f"from {later['step']:,} {(later['commit'] or 'not committed')[:13]}")
+            commits = []
+            for text in (about, *about.get("resumed", ())):
+                recipe = f" with {Path(text['recipe']).name}" if "recipe" in text else ""
+                since = f"from {text['step']:,} " if text is not about else ""
+                commits.append(f"{since}{(text['commit'] or 'not committed')[:13]}{recipe}")
             commits = ", ".join(commits)
             yield (about["env_id"], about["script"], about["seed"],
                    ("" if run.finished else "bad", f"{about['steps']:,} of {about['steps_wanted']:,}"),

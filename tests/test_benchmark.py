@@ -365,12 +365,27 @@ def test_a_name_with_many_options_is_not_too_long(run, tmp_path):
 
 
 def test_the_commit_is_the_first_with_the_script_as_it_was_run():
-    assert collect.commit("ppo.py", "75ea052ce95cffea8301d3061801cc8fc423cc1e") is None
-    history = subprocess.run(["git", "log", "--format=%H", "--", "ppo.py"], cwd=ROOT, capture_output=True, text=True)
-    for commit in history.stdout.split()[:1]:  # none without a checkout
-        command = ["git", "rev-parse", f"{commit}:ppo.py"]
-        blob = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
-        assert collect.commit("ppo.py", blob) == commit
+    assert collect.origin("ppo.py", b"never committed") == {"commit": None}
+    for at in collect.git("log", "--format=%H", "--", "ppo.py").decode().split()[:1]:  # none without a checkout
+        assert collect.origin("ppo.py", collect.git("show", f"{at}:ppo.py")) == {"commit": at}
+
+
+def test_the_recipe_that_made_a_script_is_named(folder, tmp_path):
+    recipe = "recipes/without/core-3.diff"
+    for at in collect.git("log", "--format=%H", "--", "ppo.py", recipe).decode().split()[:1]:  # none without a checkout
+        text, diff = (collect.git("show", f"{at}:{file}") for file in ("ppo.py", recipe))
+        made = collect.patched("ppo.py", text, diff)
+        expected = {"commit": at, "recipe": recipe}
+        assert collect.origin("my_ppo.py", made) == expected
+        assert collect.origin("my_ppo.py", made + b"# edited") == {"commit": None}
+        run = shutil.copytree(stopped(folder), tmp_path / "run")
+        (run / "ppo_000000001024.py").write_bytes(made)
+        collect.collect(run, tmp_path / "results", None)
+        [path] = (tmp_path / "results/ours").glob("*.json")
+        [later] = json.loads(path.read_text())["resumed"]
+        assert later == expected | {"step": 1024, "source": collect.hashed(made)}
+        [row] = report.run_rows(report.load(tmp_path / "results"))
+        assert row[7].endswith(f", from 1,024 {at[:13]} with core-3.diff")
 
 
 BASELINES = """#!/usr/bin/env python3
