@@ -437,20 +437,23 @@ def test_a_run_of_ppo2(tmp_path, monkeypatch):
 
 
 def test_the_readme_has_the_scores_of_the_results():
-    """make report writes the table. What the README says beside it of the run on Breakout is true as well."""
+    """make report writes the table. What the README says beside it of the runs on Breakout is true as well."""
     text = (ROOT / "README.md").read_text()
     experiments = report.experiments_of(report.load(ROOT / "benchmark" / "results"))
     assert len(experiments) >= 8
     assert report.put_into_readme(text, report.readme_table(experiments)) == text
     breakouts = [one for one in experiments if one.script == "ppo_atari" and "Breakout" in one.env_id]
-    [breakout] = [one for one in breakouts if "--bf16" not in one.name]  # the run that the README tells of
-    first = breakout.ours[0]
+    [plain] = [one for one in breakouts if "--bf16" not in one.name]
+    [longest] = [one for one in breakouts if "--bf16" in one.name]
+    first = plain.ours[0]
     means = report.last_100(first.episodes, "return")
     sentence = r"at (\S+) after its first 100 games, at (\S+) after ([\d,]+) steps and at (\S+) after ([\d,]+)\."
     said = re.search(sentence.replace(" ", r"\s+"), text)
     assert said[1] == f"{means[99]:.1f}"
     for score, step in (said.group(2, 3), said.group(4, 5)):
         assert score == f"{means[first.episodes['step'] <= int(step.replace(',', ''))][-1]:.1f}"
+    score = re.search(r"partly with `--bf16`, \[ended at (\d+)\]", text)[1]
+    assert score == f"{report.last_100(longest.ours[0].episodes, 'return')[-1]:.0f}"
 
 
 def test_the_picture_is_of_the_results(tmp_path):
