@@ -370,6 +370,15 @@ def test_the_commit_is_the_first_with_the_script_as_it_was_run():
         assert collect.origin("ppo.py", collect.git("show", f"{at}:ppo.py")) == {"commit": at}
 
 
+def test_every_result_of_ours_names_its_commits():
+    """So whoever doubts a score can run the script that made it, as it was."""
+    results = list((ROOT / "benchmark" / "results" / "ours").glob("*.json"))
+    assert len(results) >= 100
+    for result in results:
+        about = json.loads(result.read_text())
+        assert all(text["commit"] for text in [about, *about.get("resumed", [])]), result.name
+
+
 def test_the_recipe_that_made_a_script_is_named(folder, tmp_path):
     recipe = "recipes/without/core-3.diff"
     for at in collect.git("log", "--format=%H", "--", "ppo.py", recipe).decode().split()[:1]:  # none without a checkout
