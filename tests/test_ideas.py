@@ -210,14 +210,11 @@ def test_steps_of_adam(name, betas, period, made):
     agent = torch.nn.Linear(1, 1, bias=False)
     torch.nn.init.zeros_(agent.weight)
     optimizer = torch.optim.Adam(agent.parameters(), 0.1, betas)
-
-    def gradient(agent, minibatch, clip_coef, args):
-        agent.weight.grad = torch.full((1, 1), minibatch)
-
     for i, number in enumerate(gradients):
         if i % period == 0 and name == "adam-relative":
             module.restart_steps(optimizer)
-        module.gradient_step(agent, optimizer, number, 0.2, None, gradient)
+        agent.weight.grad = torch.full((1, 1), number)
+        module.adam_step(optimizer)
     assert agent.weight.item() == pytest.approx(adam(gradients, *betas, period), rel=1e-4)
 
 
