@@ -94,7 +94,7 @@ CONTINUOUS = Script(
     unfit={"CartPole-v1": "ppo.py"},
     near_miss=("HalfCheeta-v5", "HalfCheetah"),
     quick="--env-id Hopper-v5 --total-timesteps 3072 --num-steps 1024",
-    tiny="--env-id Hopper-v5 --total-timesteps 512 --num-envs 2 --num-steps 32",
+    tiny="--env-id Hopper-v5 --total-timesteps 512 --num-envs 2 --num-steps 32 --num-minibatches 4 --update-epochs 2",
     images=None,
     defaults={
         "total_timesteps": 1_000_000, "num_envs": 1, "num_steps": 2048, "num_minibatches": 32, "update_epochs": 10,
@@ -444,3 +444,8 @@ def same_weights(one, other):
     """Whether two checkpoints hold the same weights, bit for bit."""
     one, other = one["parts"]["agent"], other["parts"]["agent"]
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def without_speed(folder):
+    """The log of a run without its speed, as text, in which NaN equals NaN."""
+    return {tag: str(points) for tag, points in scalars(folder).items() if tag != "charts/SPS"}
