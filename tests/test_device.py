@@ -104,7 +104,7 @@ def test_rarer_options(script, tmp_path, monkeypatch):
         assert count == UPDATES * EPOCHS if "target_kl" in line else 0 < count <= 2 * (UPDATES + 1) * STEPS
 
 
-STEP = "stats.append(gradient_step("
+STEP = "stats.append(gradient("
 MISTAKES = {
     "forward": (SHARED, "hidden = self.trunk(obs.float())", "hidden = self.trunk(obs.float()) + torch.zeros(64)"),
     "rows": (PPO, "torch.randperm(run.batch_size, device=device)", "torch.randperm(run.batch_size)"),

@@ -159,11 +159,11 @@ def test_from_both_seats_or_one(past, made, duels, tmp_path):
     Apart.made, epochs, M, N = 0, [], 16, 6
     options = f"--env-id Duel-v0 --num-envs {N} --num-steps {M} --total-timesteps {2 * M * N} --num-minibatches 4 "
 
-    def look(agent, optimizer, minibatch, *_):
+    def look(agent, minibatch, *_):
         epochs.append({name: column.clone() for name, column in minibatch.items()})
         return {"policy_loss": torch.zeros(()), "value_loss": torch.zeros(())}
 
-    with patched((tested.module, "Agent", Apart), (tested.module, "gradient_step", look)):
+    with patched((tested.module, "Agent", Apart), (tested.module, "clipped_gradient", look)):
         train(tested, f"{options} --update-epochs 1", tmp_path)
     assert len(epochs) == 8 and len(duels) == 3
     for update in range(2):

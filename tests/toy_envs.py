@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import os
+import signal
 import subprocess
 import sys
 from functools import partial
@@ -14,6 +15,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from filelock import BaseFileLock, FileLock
 from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 from tensorboard.compat.proto.event_pb2 import SessionLog
 from torch.utils.tensorboard import SummaryWriter
@@ -381,21 +383,28 @@ def patched(*patches):
 
 def train(script, options, folder):
     """Runs `python script.py options` in this process, in `folder`, which it makes; returns the run's own folder."""
-    writers = []
+    kept, numbers = [], (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    handlers = {number: signal.getsignal(number) for number in numbers}
 
-    def writer(*args, **kwargs):
-        writers.append(SummaryWriter(*args, **kwargs))
-        return writers[-1]
+    def keep(make):
+        return lambda *args, **kwargs: kept.append(make(*args, **kwargs)) or kept[-1]
 
     folder.mkdir(exist_ok=True)
     argv = [f"{script.name}.py", *options.split()]
-    with patched((sys, "argv", argv), (script.module, "SummaryWriter", writer)) as patch:
+    module = script.module
+    patches = (module, "SummaryWriter", keep(SummaryWriter)), (module, "FileLock", keep(FileLock)), (sys, "argv", argv)
+    with patched(*patches) as patch:
         patch.chdir(folder)
         try:
-            script.module.main()
+            module.main()
+        except SystemExit as end:
+            if end.code not in (None, 0):
+                raise
         finally:  # as the end of a process does; the writer needs the folder that it was opened in
-            for each in writers:
-                each.close()
+            for each in kept:
+                each.release(force=True) if isinstance(each, BaseFileLock) else each.close()
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
     return newest_run(folder)
 
 
@@ -413,7 +422,7 @@ def start(arguments, folder, stderr=subprocess.PIPE, group=None, **environment):
     return subprocess.Popen(command, cwd=folder, env=environment, process_group=group, **pipes)
 
 
-def finish(process, seconds=300):
+def finish(process, seconds=120):
     """Waits for the end; (exit status, output, errors). What does not end in time is killed."""
     try:
         output, errors = process.communicate(timeout=seconds)
