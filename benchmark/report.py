@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmark.collect import typed  # noqa: E402
-from benchmark.curves import COLORS, GRAY, WINDOW, drawing, plot  # noqa: E402
+from benchmark.curves import COLORS, GRAY, WINDOW, drawing, plot, together  # noqa: E402, F401
 
 # Our scripts in the order of the report, and which runs of ppo2 they repeat.
 PAIRS = {

@@ -211,8 +211,8 @@ def settings(options):
 
 
 def cells(runs, base, ranks):
-    """{column: text} of a setting's repeats: [(ours, Stable-Baselines3's or None), ...]. `base` are the repeats with
-    the first number of ranks."""
+    """{column: text} of a setting's repeats, [(ours, Stable-Baselines3's or None), ...]; `base` are (the repeats, how
+    many ranks) with which the efficiency of more ranks is compared."""
     if error := next((each["error"] for pair in runs for each in pair if each and "error" in each), None):
         return {"result": f"error: {error.removeprefix('error: ').replace('|', '/')}"}
     ours, peers = [pair[0] for pair in runs], [pair[1] for pair in runs if pair[1]]
@@ -280,9 +280,10 @@ def main():
             found.setdefault(what, []).append((ours, peer))
             beside = f", SB3 {peer.get('speed', 0):,.0f}" if peer else ""
             print(f"{what}: {ours.get('error') or format(ours['speed'], ',.0f') + ' steps/s'}{beside}", flush=True)
-    made = settings(options)
-    rows = [(w, cells(found[w], (found[next(x for x, s, o, _ in made if (s, o) == (script, words))], made[0][3]), ranks))
-            for w, script, words, ranks in made]  # fmt: skip
+    rows, bases = [], {}
+    for what, script, words, ranks in settings(options):
+        base = bases.setdefault((script, *words), (found[what], ranks))  # the first number of ranks
+        rows.append((what, cells(found[what], base, ranks)))
     lines += [table(rows), "", about(options, [each for runs in found.values() for pair in runs for each in pair])]
     out.with_suffix(".json").write_text(json.dumps(found, indent=1))
     out.with_suffix(".md").write_text("\n".join([*lines, ""]))

@@ -156,8 +156,8 @@ def refreshed(recipe):
             conflict.parent.mkdir(exist_ok=True)
             conflict.write_text(script.read_text())
             raise ValueError(
-                f"{recipe.name}: the script has changed in the same lines. Resolve {conflict.relative_to(ROOT)}, then put "
-                f"below the header of the recipe what this prints: diff -U2 {name} {conflict.relative_to(ROOT)}"
+                f"{recipe.name}: the script has changed in the same lines. Resolve {conflict.relative_to(ROOT)}, then "
+                f"put below the recipe's header what this prints: diff -U2 {name} {conflict.relative_to(ROOT)}"
             ) from None
         return recipe._replace(diff=diff(name, current, script.read_text()))
 
