@@ -71,7 +71,8 @@ def plot(axes, sides, name="return", axis="step", points=100, each=False):
                 axes.fill_between(grid, mean - half, mean + half, color=color, alpha=0.2, linewidth=0)
     axes.set_xlim(0)
     axes.xaxis.set_major_locator(MaxNLocator(4))
-    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    if axis == "step":
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color=GRAY, alpha=0.2, linewidth=0.6)
 

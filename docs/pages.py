@@ -164,7 +164,7 @@ def likeness(one, other):
 
 
 def aligned(before, after):
-    """[(line or None, line or None), ...] of two lists of numbered lines: those that are alike are beside each other."""
+    """[(line or None, line or None), ...] of two lists of numbered lines: those that are alike are side by side."""
     found = {(i, j): likeness(a[1], b[1]) for i, a in enumerate(before) for j, b in enumerate(after)}
     i, j = max(found, key=found.get, default=(0, 0))
     if found.get((i, j), 0) <= 0.5:

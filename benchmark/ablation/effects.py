@@ -84,8 +84,9 @@ def draw(tables, path):
                     axes.plot(effect.mean, y, "o", color=color, markersize=3.5)
                 axes.axvline(0, color=GRAY, linewidth=0.8)
                 axes.set_title(f"{what}: {score}" if axes is pair[0] else score)
-                says = [f"{recipe.header['what']} ({recipe.file.stem})" for recipe, *_ in rows]
-                axes.set_yticks(range(len(rows)), [textwrap.shorten(text, 80, placeholder=" ...") for text in says])
+                says = [textwrap.shorten(recipe.header["what"], 65, placeholder=" ...") for recipe, *_ in rows]
+                names = [f"{text} ({recipe.file.stem})" for text, (recipe, *_) in zip(says, rows, strict=True)]
+                axes.set_yticks(range(len(rows)), names)
                 axes.spines[["top", "right"]].set_visible(False)
             pair[0].invert_yaxis()
 
