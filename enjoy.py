@@ -18,7 +18,6 @@ import collections
 import dataclasses
 import inspect
 import logging
-import os
 import re
 import sys
 import tempfile
@@ -34,7 +33,6 @@ import torch
 import tyro
 from torch import nn
 
-SEED_OFFSET = 1_000_000  # added to the seed, as a run's games have its seed and the next ones
 STEP = "[0-9]" * 12  # in the names of checkpoints, and of the script's copies that a resume makes
 
 
@@ -58,30 +56,26 @@ def load_checkpoint(path):
             state = torch.load(file, map_location="cpu", weights_only=True)
             if damaged is None and {"script", "args", "parts", "global_step"} <= state.keys():
                 return state, file
-        except OSError:
-            raise
-        except Exception as error:  # damaged bytes can raise anything, and loading code raises UnpicklingError
-            print(f"{type(error).__name__}: ", end="")
-        print(f"{file} is not a whole checkpoint of plain values")
+        except Exception as error:  # damaged bytes can raise anything
+            if isinstance(error, OSError):
+                raise
+        print(f"{file} is no checkpoint of these scripts, damaged, or could run code when loaded")
     sys.exit(f"error: {path} has no checkpoint to play")
 
 
 def load(path, words=()):
-    """(script, options, state, file) of a run or a checkpoint: its script is a module, and its options may be changed
-    by words of the command line. Of the copies of the script it is the newest that began before the checkpoint."""
+    """(script, options, state, file): the script as a module; `words` of the command line change the run's options."""
     state, file = load_checkpoint(path)
     stem = re.sub(r"(_\d{12})?\.py$", "", Path(state["script"]).name)
-    beside, copies = Path(__file__).resolve().with_name(f"{stem}.py"), [file.with_name(f"{stem}.py")]
-    copies += sorted(file.parent.glob(f"{stem}_{STEP}.py"))
+    copies = [file.with_name(f"{stem}.py"), *sorted(file.parent.glob(f"{stem}_{STEP}.py"))]
     copies = [copy for copy in copies if copy.exists() and int(copy.stem[len(stem) + 1 :] or 0) <= state["global_step"]]
-    source = [beside, *copies][-1]
+    source = [beside := Path(__file__).resolve().with_name(f"{stem}.py"), *copies][-1]
     script = sys.modules[f"played_{stem}"] = types.ModuleType(f"played_{stem}")
     script.__file__ = str(source)
     exec(compile(source.read_text(encoding="utf-8"), source, "exec"), vars(script))
     options = tyro.cli(script.Args, args=words, default=script.Args(**state["args"]), prog="enjoy.py RUN")
     if source.resolve() == beside and ":" in options.env_id and not any(options.env_id in word for word in words):
-        module = options.env_id.partition(":")[0]
-        sys.exit(f"error: {file} imports the module {module}; if you trust it, add --env-id {options.env_id}")
+        sys.exit(f"error: {file} imports a module of yours; if you trust it, add --env-id {options.env_id}")
     return script, options, state, file
 
 
@@ -100,11 +94,8 @@ def make_envs(script, options, state, **changes):
         envs = script.make_envs(dataclasses.replace(options, **changes), Path(folder))
     if "envs" in state["parts"]:
         envs.load_state_dict(state["parts"]["envs"])
-    for layer in layers(envs):
-        if hasattr(layer, "frozen"):
-            layer.frozen = True
-        if hasattr(layer, "episode_trigger"):  # of a RecordVideo; the films are made here
-            layer.episode_trigger = lambda episode: False
+    for layer in layers(envs):  # Normalize keeps its statistics, and RecordVideo makes no film
+        layer.frozen, layer.episode_trigger = True, lambda episode: False
     return envs
 
 
@@ -163,10 +154,10 @@ class Player(nn.Module):
 
 
 class OneStep(torch.overrides.TorchFunctionMode):
-    """Lets torch.export trace a recurrent agent: its list of the steps at which to cut a sequence is empty."""
+    """Lets torch.export trace a recurrent agent: the steps at which it cuts a sequence are none in a single step."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
-        return [] if function is torch.Tensor.tolist else function(*args, **kwargs or {})
+        return args[0].new_zeros(0, 1) if function is torch.Tensor.nonzero else function(*args, **kwargs or {})
 
 
 def mode(policy):
@@ -185,15 +176,12 @@ def match(player, args):
         sys.exit(f"error: --opponent: {player.script.__file__} is not for games of two players")
     space = player.envs.single_action_space
     space.seed(args.seed)
-    opponent = lambda *_: np.array([space.sample()])  # noqa: E731
+    other = lambda *_: np.array([space.sample()])  # noqa: E731
     if args.opponent != "random":
-        opponent = Player(*load(Path(args.opponent))[:3], player.envs, args.greedy).act
-    return lambda obs, dones, infos: np.concatenate(
-        [player.act(obs[:1], dones[:1], infos), opponent(obs[1:], dones[1:], infos)]
-    )
+        other = Player(*load(Path(args.opponent))[:3], player.envs, args.greedy).act
+    return lambda obs, dones, infos: np.append(player.act(obs[:1], dones[:1], infos), other(obs[1:], dones[1:], infos))
 
 
-@torch.no_grad()
 def export(player, path):
     """Writes the greedy policy as an ONNX file. Returns player.act with a check that both take the same actions."""
     import onnxruntime
@@ -211,7 +199,6 @@ def export(player, path):
     session = onnxruntime.InferenceSession(path)
     for value in session.get_inputs() + session.get_outputs():
         print(f"{path}: {value.name} {value.type} {value.shape}")
-
     core = [layer for layer in layers(player.envs) if isinstance(layer, gym.vector.VectorEnv)][-1]
     core_step, steps, exported = core.step, collections.deque(maxlen=1), []
     core.step = lambda actions: steps.append((actions, core_step(actions))) or steps[0][1]
@@ -258,15 +245,13 @@ def show(image, fps):
         raise KeyboardInterrupt
 
 
-@torch.no_grad()
 def play(envs, act, args, folder):
     """Yields (return, length) of each game, and shows or films it."""
     fps, film, games = envs.metadata.get("render_fps", 15), None, 0
-    obs, infos = envs.reset(seed=args.seed + SEED_OFFSET)
+    obs, infos = envs.reset(seed=args.seed + 1_000_000)  # a run's games have its seed and the next ones
     dones = np.ones(len(obs), dtype=bool)  # the first observations open episodes
     while games < args.episodes:
-        if args.render or args.video:
-            image = picture(envs, obs)
+        image = picture(envs, obs) if args.render or args.video else None
         if args.render:
             show(image, fps)
         if args.video:
@@ -282,6 +267,7 @@ def play(envs, act, args, folder):
             yield ended["episode"]["r"].item(), ended["episode"]["l"].item()
 
 
+@torch.no_grad()
 def enjoy(args, words=()):
     """Plays and prints each game, and returns the returns."""
     torch.set_num_threads(1)
@@ -312,14 +298,11 @@ def enjoy(args, words=()):
 
 def main():
     """Plays as the command line says; an error that the user can put right is one line, without a traceback."""
-    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     try:
         enjoy(*tyro.cli(Args, description=__doc__, return_unknown_args=True))
     except KeyboardInterrupt:
         sys.exit(130)
-    except ImportError as error:
-        sys.exit(f"error: {error}; install it, or if it is yours, name its folder in PYTHONPATH")
-    except (OSError, gym.error.Error) as error:
+    except (OSError, ImportError, gym.error.Error) as error:
         sys.exit(f"error: {error}")
 
 
