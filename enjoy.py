@@ -75,7 +75,7 @@ def load(path, words=()):
     exec(compile(source.read_text(encoding="utf-8"), source, "exec"), vars(script))
     options = tyro.cli(script.Args, args=words, default=script.Args(**state["args"]), prog="enjoy.py RUN")
     if source.resolve() == beside and ":" in options.env_id and not any(options.env_id in word for word in words):
-        sys.exit(f"error: {file} imports a module of yours; if you trust it, add --env-id {options.env_id}")
+        sys.exit(f"error: {file} imports a module; if you trust {options.env_id}, add --env-id {options.env_id}")
     return script, options, state, file
 
 
@@ -106,7 +106,7 @@ class Player(nn.Module):
         super().__init__()
         self.script, self.envs, self.greedy, self.state = script, envs, greedy, {}
         known = inspect.signature(script.Agent).parameters.keys() & vars(options).keys() - {"bf16"}  # plays in float32
-        self.agent = script.Agent(envs, **{name: getattr(options, name) for name in known}).eval()
+        self.agent = script.Agent(envs, **{name: getattr(options, name) for name in known}).eval().requires_grad_(False)
         self.agent.load_state_dict(state["parts"]["agent"])
         if "state" in inspect.signature(self.agent.forward).parameters:
             [core] = [module for module in self.agent.modules() if isinstance(module, nn.RNNBase)]
@@ -267,7 +267,6 @@ def play(envs, act, args, folder):
             yield ended["episode"]["r"].item(), ended["episode"]["l"].item()
 
 
-@torch.no_grad()
 def enjoy(args, words=()):
     """Plays and prints each game, and returns the returns."""
     torch.set_num_threads(1)
