@@ -9,30 +9,24 @@
 
     python ppo_continuous_action.py --env-id HalfCheetah-v5        (with --help it lists every option)
 
-A mark such as [core 5] names the implementation detail that its line carries; docs/details.md explains each.
-Read down to the end of `train`: that is all of PPO. The rest of the file is what any run needs.
+Marks such as [core 5] name implementation details, which docs/details.md explains. PPO ends with the function `train`.
 """
 
+import atexit
 import contextlib
-import ctypes
 import dataclasses
-import gc
 import importlib.metadata
 import io
 import json
 import math
 import multiprocessing
 import os
-import random
-import re
 import shutil
 import signal
+import subprocess
 import sys
-import threading
 import time
-import warnings
 import zipfile
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 
@@ -50,42 +44,42 @@ from tqdm import tqdm
 @dataclasses.dataclass(frozen=True)
 class Args:
     # run
-    seed: int = 1  # seed of every random generator; environment i gets seed + i
-    exp_name: str = Path(__file__).stem  # a word in the name of the run's folder
-    runs_folder: str = "runs"  # where that folder goes
-    cuda: bool = True  # use the GPU where there is one
-    tf32: bool = False  # let a GPU round the factors of products to 10 bits: faster
-    threads: int = 1  # of torch on the CPU; for a network this small more are slower
+    seed: int = 1  # seed of torch; environment i is seeded with seed + i
+    exp_name: str = Path(__file__).stem  # name of the experiment, a part of the name of the run's folder
+    runs_folder: str = "runs"  # folder in which the run's folder is created
+    cuda: bool = True  # use a GPU if there is one
+    tf32: bool = False  # allow TF32 on the GPU: faster, with a 10-bit mantissa
+    threads: int = 1  # number of CPU threads for torch; more is slower for so small a network
     compile: bool = False  # compile the gradient: faster updates after some seconds; on the CPU it needs a C++ compiler
-    track: bool = False  # log to Weights & Biases too; its variables apply (WANDB_MODE=offline, WANDB_PROJECT, ...)
-    capture_video: bool = False  # film environment 0 into the run's folder
-    save_every: int = 100  # updates between checkpoints; 0: only at the end
-    resume: str | None = None  # folder of a run to go on with, or a checkpoint to start from; see the README
+    track: bool = False  # also log to Weights & Biases, which is configured by WANDB_MODE, WANDB_PROJECT, ...
+    capture_video: bool = False  # record videos of environment 0 in the run's folder
+    save_every: int = 100  # updates between checkpoints; 0 saves only the last one
+    resume: str | None = None  # the folder of a run to continue, or a checkpoint to start a new run from
     # environment
     env_id: str = "HalfCheetah-v5"  # a gymnasium id with Box actions
-    num_envs: int = 1  # environments stepped together, N
-    async_envs: bool = False  # step each in a process of its own
+    num_envs: int = 1  # number of environments that are stepped together, N
+    async_envs: bool = False  # step each environment in a process of its own
     # rollout
-    total_timesteps: int = 1_000_000  # environment steps in all, over all environments
-    num_steps: int = 2048  # steps of each environment between two updates, M
-    gamma: float = 0.99  # discount
+    total_timesteps: int = 1_000_000  # number of steps in total, over all environments
+    num_steps: int = 2048  # number of steps of each environment between two updates, M
+    gamma: float = 0.99  # discount factor
     gae_lambda: float = 0.95  # lambda of generalized advantage estimation
-    bootstrap_truncated: bool = False  # value the state where a time limit cuts an episode; ppo2: an end like any other
+    bootstrap_truncated: bool = False  # bootstrap at a time limit; ppo2 treats it as a terminal state
     # update
-    learning_rate: float = 3e-4  # Adam's step size
-    anneal_lr: bool = True  # let it fall linearly to 0 [core 4]
-    num_minibatches: int = 32  # minibatches in an epoch
-    update_epochs: int = 10  # epochs over each rollout
-    clip_coef: float = 0.2  # clip range of the policy's ratio and of the value
-    anneal_clip: bool = False  # let it fall linearly to 0 [aux 1]
-    ent_coef: float = 0.0  # weight of the entropy bonus
-    vf_coef: float = 0.5  # weight of the value loss
-    max_grad_norm: float = 0.5  # largest norm of the gradient
-    target_kl: float | None = None  # end an update's epochs once the approximate KL divergence exceeds this [aux 3]
+    learning_rate: float = 3e-4  # learning rate of Adam
+    anneal_lr: bool = True  # anneal the learning rate linearly to 0 [core 4]
+    num_minibatches: int = 32  # number of minibatches in an epoch
+    update_epochs: int = 10  # number of epochs over each rollout
+    clip_coef: float = 0.2  # clip range of the probability ratio and of the value
+    anneal_clip: bool = False  # anneal the clip range linearly to 0 [aux 1]
+    ent_coef: float = 0.0  # coefficient of the entropy bonus
+    vf_coef: float = 0.5  # coefficient of the value loss
+    max_grad_norm: float = 0.5  # maximum norm of the gradient
+    target_kl: float | None = None  # stop an update's epochs when the approximate KL divergence exceeds this [aux 3]
 
 
 class Moments(RunningMeanStd):
-    """[speed] Running mean and variance, float64: gymnasium's, with a faster way to those of a batch."""
+    """[speed] Running mean and variance, float64, with a faster update than gymnasium's."""
 
     def update(self, x):
         mean = x.sum(axis=0) / len(x)
@@ -93,25 +87,22 @@ class Moments(RunningMeanStd):
 
 
 class Normalize(gym.vector.VectorWrapper):
-    """[continuous 6] [continuous 8] Scales observations and rewards alike in all environments (VecNormalize).
+    """[continuous 6] [continuous 8] Normalizes observations and rewards with statistics over all environments.
 
-    It clips the actions, too."""
+    Actions are clipped here as well, so that the log probabilities are those of the sampled ones (VecNormalize)."""
 
     def __init__(self, envs, gamma):
         super().__init__(envs)
-        shape = envs.single_observation_space.shape
-        self.obs_stats, self.return_stats, self.gamma = Moments(shape=shape), Moments(), gamma
-        self.frozen = False  # true: the statistics stay as they are, for an evaluation
+        self.obs_stats, self.return_stats = Moments(shape=envs.single_observation_space.shape), Moments()
+        self.gamma, self.frozen = gamma, False  # frozen statistics are not updated, for an evaluation
 
     def scale(self, obs):
-        """[continuous 6] [continuous 7] Observations of mean 0 and deviation 1, clipped to 10: float32 from float."""
+        """[continuous 7] Observations of mean 0 and standard deviation 1, clipped to [-10, 10], float32."""
         return ((obs - self.obs_stats.mean) / np.sqrt(self.obs_stats.var + 1e-8)).clip(-10, 10).astype(np.float32)
 
     def reset(self, **kwargs):
         obs, infos = self.env.reset(**kwargs)
         self.returns = np.zeros(self.num_envs)
-        if not np.isfinite(obs).all():  # [check]
-            sys.exit("error: an environment's first observation has NaN or inf")
         if not self.frozen:
             self.obs_stats.update(obs)
         return self.scale(obs), infos
@@ -119,71 +110,64 @@ class Normalize(gym.vector.VectorWrapper):
     def step(self, actions):
         actions = actions.clip(self.single_action_space.low, self.single_action_space.high)  # [continuous 5]
         obs, rewards, terminated, truncated, infos = self.env.step(actions)
-        if not (finite := np.isfinite(obs).all(axis=1) & np.isfinite(rewards)).all():  # [check]
-            sys.exit(f"error: environment {finite.argmin()} gave NaN or inf at step {int(self.return_stats.count)}")
         self.returns = self.returns * self.gamma + rewards
         if not self.frozen:
             self.obs_stats.update(obs)
             self.return_stats.update(self.returns)
-        rewards = (rewards / np.sqrt(self.return_stats.var + 1e-8)).clip(-10, 10)  # [continuous 8] [continuous 9]
+        if not np.isfinite(self.obs_stats.var.sum() + self.return_stats.var):  # [check] all later inputs would be 0
+            sys.exit(f"error: NaN or inf in observations or rewards up to step {int(self.return_stats.count)}")
+        rewards = (rewards / np.sqrt(self.return_stats.var + 1e-8)).clip(-10, 10)  # [continuous 9] clipped
         self.returns[terminated | truncated] = 0
         for i in np.flatnonzero(terminated | truncated):
             infos["final_obs"][i] = self.scale(infos["final_obs"][i])
         return self.scale(obs), rewards, terminated, truncated, infos
 
     def state_dict(self):
-        """The statistics as lists of plain numbers."""
-        return [[np.asarray(x).tolist() for x in vars(stats).values()] for stats in (self.obs_stats, self.return_stats)]
+        """The statistics as plain numbers."""
+        stats = {"obs": self.obs_stats, "return": self.return_stats}
+        return {name: [np.asarray(x).tolist() for x in (s.mean, s.var, s.count)] for name, s in stats.items()}
 
     def load_state_dict(self, state):
-        """Takes over the statistics of `state_dict`."""
-        for stats, (mean, var, count) in zip((self.obs_stats, self.return_stats), state, strict=True):
+        """Restores the statistics of `state_dict`."""
+        for stats, (mean, var, count) in zip((self.obs_stats, self.return_stats), state.values(), strict=True):
             stats.mean, stats.var, stats.count = np.array(mean), np.array(var), count
 
 
 def make_env(args, index, folder):
-    """Environment `index`, its observations vectors; info["episode"] has the return and length of one that ended."""
-    if multiprocessing.parent_process() is not None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which ends its environments
-        if hasattr(os, "setpgrp"):
-            os.setpgrp()  # so is what a terminal or a scheduler sends to the run's whole process group
-    if args.capture_video and sys.platform == "linux" and not os.environ.get("DISPLAY"):  # [library]
-        os.environ.setdefault("MUJOCO_GL", "egl")  # [library] MuJoCo draws without a screen
-    filmed = args.capture_video and index == 0  # [check]
-    cannot = f"{args.env_id} cannot be filmed; without a screen MuJoCo needs EGL (Debian: libegl1)"  # [check]
-    kinds = (AttributeError, ImportError, RuntimeError) if filmed else ()  # [check]
-    with one_line(cannot, *kinds):  # [check]
-        env = gym.make(args.env_id, render_mode="rgb_array" if filmed else None)
-    actions = env.action_space  # [check]
-    fits = isinstance(actions, gym.spaces.Box) and actions.dtype.kind == "f" and len(actions.shape) == 1  # [check]
-    if not fits or not actions.is_bounded():  # [check]
-        hint = "ppo.py and ppo_atari.py take Discrete ones"
-        sys.exit(f"error: {args.env_id} has the actions {str(actions)!r}, no bounded vector of floats; {hint}")
-    if not env.observation_space.is_np_flattenable:
-        sys.exit(f"error: {args.env_id} has the observations {str(env.observation_space)!r}, of no fixed length")
-    if env.render_mode is not None:
+    """Environment `index`, with flat observations; info["episode"] has the return and length of a finished episode."""
+    if args.capture_video and sys.platform == "linux" and not os.environ.get("DISPLAY"):
+        os.environ.setdefault("MUJOCO_GL", "egl")  # [library] lets MuJoCo render without a display
+    video = {"render_mode": "rgb_array"} if args.capture_video and index == 0 else {}
+    env = gym.make(args.env_id, **video)
+    actions, observations = env.action_space, env.observation_space
+    # [check] actions are vectors of floats
+    if not isinstance(actions, gym.spaces.Box) or actions.dtype.kind != "f" or len(actions.shape) != 1:
+        hint = "vectors of floats; ppo.py takes Discrete, ppo_multidiscrete.py MultiDiscrete"
+        sys.exit(f"error: {args.env_id} has the actions {actions}, and this script takes {hint}")
+    if not observations.is_np_flattenable or len(observations.shape or ()) == 3:
+        sys.exit(f"error: {args.env_id} has the observations {observations}; ppo_atari.py is for images of Atari games")
+    if video:
         env = gym.wrappers.RecordVideo(env, folder / time.strftime("videos-%Y%m%d-%H%M%S"))
     env = gym.wrappers.RecordEpisodeStatistics(env)
-    return env if len(env.observation_space.shape or ()) == 1 else gym.wrappers.FlattenObservation(env)
+    return env if len(observations.shape or ()) == 1 else gym.wrappers.FlattenObservation(env)
 
 
 def make_envs(args, folder):
-    """[core 1] N environments stepped as one; an ended episode restarts in the same step (common/cmd_util.py)."""
+    """[core 1] N environments stepped as one; an episode that ends restarts in the same step (common/cmd_util.py)."""
     vector = gym.vector.AsyncVectorEnv if args.async_envs else gym.vector.SyncVectorEnv
     makers = [partial(make_env, args, index, folder) for index in range(args.num_envs)]
-    # [continuous 6] [continuous 8] what all of them show and pay is scaled alike
-    envs = vector(makers, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)
-    return Normalize(envs, args.gamma)
+    # [continuous 6] [continuous 8] normalization
+    return Normalize(vector(makers, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP), args.gamma)
 
 
 class Normal:
-    """[continuous 1] Normal distribution of each of A actions, from means float32 [B, A] and log deviations [1, A]."""
+    """[continuous 1] Normal distributions of A action components, from means and log standard deviations [B, A]."""
 
     def __init__(self, mean, logstd):
-        self.mean, self.logstd, self.std = mean, logstd, logstd.exp()  # [continuous 2]
+        self.mean, self.logstd, self.std = mean, logstd, logstd.exp()
 
     def sample(self):
-        """[continuous 1] Actions, float32 [B, A], not clipped."""
+        """Actions, float32 [B, A], not clipped."""
         return self.mean + self.std * torch.randn_like(self.mean)
 
     def log_prob(self, actions):
@@ -192,11 +176,11 @@ class Normal:
 
     def entropy(self):
         """Entropies, float32 [B]."""
-        return (self.logstd + math.log(math.tau * math.e) / 2).expand_as(self.mean).sum(-1)  # [continuous 3]
+        return (self.logstd + math.log(math.tau * math.e) / 2).expand_as(self.mean).sum(-1)
 
 
 def layer_init(layer, std=math.sqrt(2)):
-    """[core 2] The layer, its weights orthogonal with gain `std`, its biases zero (a2c/utils.py)."""
+    """[core 2] Initializes a layer with orthogonal weights of gain `std` and zero biases (a2c/utils.py)."""
     nn.init.orthogonal_(layer.weight, std)
     nn.init.zeros_(layer.bias)
     return layer
@@ -208,29 +192,29 @@ def mlp(inputs):
 
 
 class Agent(nn.Module):
-    """[core 13] Policy and value from separate networks (value_network="copy" in common/policies.py)."""
+    """[core 13] Policy and value function as separate networks (value_network="copy" in common/policies.py)."""
 
     def __init__(self, envs):
         super().__init__()
-        (inputs,), (actions,) = envs.single_observation_space.shape, envs.single_action_space.shape  # [continuous 1]
-        # [continuous 4] separate networks for policy and value
-        self.policy_trunk, self.value_trunk = mlp(inputs), mlp(inputs)  # [core 13]
+        # [continuous 1] one mean for each action component; [continuous 4] separate networks
+        (inputs,), (actions,) = envs.single_observation_space.shape, envs.single_action_space.shape
+        self.policy_trunk, self.value_trunk = mlp(inputs), mlp(inputs)
         self.policy = layer_init(nn.Linear(64, actions), std=0.01)
         self.value = layer_init(nn.Linear(64, 1), std=1.0)
-        self.logstd = nn.Parameter(torch.zeros(1, actions))  # [continuous 2] independent of the state
+        self.logstd = nn.Parameter(torch.zeros(1, actions))  # [continuous 2] the same in all states
 
     def forward(self, obs):
-        """The policy in B observations [B, D] and their values, float32 [B]."""
-        for_policy, for_value = self.policy_trunk(obs.float()), self.value_trunk(obs.float())  # [core 13]
-        return Normal(self.policy(for_policy), self.logstd), self.value(for_value).squeeze(-1)  # [continuous 1]
+        """The policy and the values, float32 [B], of observations [B, D]."""
+        policy_features, value_features = self.policy_trunk(obs.float()), self.value_trunk(obs.float())
+        return Normal(self.policy(policy_features), self.logstd), self.value(value_features).squeeze(-1)
 
 
 def gae(rewards, values, dones, next_value, next_done, gamma, gae_lambda):
-    """[core 5] Generalized advantage estimation, float32 [M, N]; numpy, in float64 between the steps (ppo2/runner.py).
+    """[core 5] Generalized advantage estimation in numpy: the advantages, float32 [M, N] (ppo2/runner.py).
 
-    rewards, values: float32 [M, N]; dones: bool [M, N], true where obs[t] opens an episode; next_*: [N]."""
-    nonterminal = 1.0 - np.append(dones, [next_done], axis=0)[1:]  # 0 where the next observation opens an episode
-    deltas = rewards + gamma * np.append(values, [next_value], axis=0)[1:] * nonterminal - values
+    rewards, values: float32 [M, N]; dones: bool [M, N], true where obs[t] begins an episode; next_*: [N]."""
+    nonterminal = 1.0 - np.array([*dones[1:], next_done])  # 0 where the next observation begins an episode
+    deltas = rewards + gamma * np.array([*values[1:], next_value]) * nonterminal - values
     advantages, advantage = np.zeros_like(values), 0.0
     for t in reversed(range(len(deltas))):
         advantages[t] = advantage = deltas[t] + gamma * gae_lambda * nonterminal[t] * advantage
@@ -240,30 +224,29 @@ def gae(rewards, values, dones, next_value, next_done, gamma, gae_lambda):
 def ppo_loss(agent, minibatch, clip_coef, args):
     """The loss of a minibatch, and a dict of scalars to log (ppo2/model.py).
 
-    The minibatch has B steps of a rollout: obs and actions [B, ...], and float32 [B] the logprobs and values that these
-    had then, and the returns."""
+    minibatch: B steps; obs and actions [B, ...], logprobs and values of the policy that acted, returns, float32 [B]."""
     policy, values = agent(minibatch["obs"])
     logratio = policy.log_prob(minibatch["actions"]) - minibatch["logprobs"]
     ratio = logratio.exp()
 
-    # [core 7] normalization of advantages, in the minibatch, by the population's standard deviation
-    advantages = minibatch["returns"] - minibatch["values"]  # as in ppo2, which passes no advantages on
+    # [core 7] normalization of advantages in each minibatch, by the standard deviation of the population
+    advantages = minibatch["returns"] - minibatch["values"]  # rounded as in ppo2, which stores the returns only
     advantages = (advantages - advantages.mean()) / (advantages.std(correction=0) + 1e-8)
-    assert ratio.shape == advantages.shape == values.shape  # [B] each; what differs would broadcast, to [B, B]
+    assert ratio.shape == advantages.shape == values.shape  # each [B]: other shapes would broadcast
 
     # [core 8] clipped surrogate objective
     policy_loss = torch.max(-advantages * ratio, -advantages * ratio.clamp(1 - clip_coef, 1 + clip_coef)).mean()
 
     # [core 9] value function loss clipping
     clipped_values = minibatch["values"] + (values - minibatch["values"]).clamp(-clip_coef, clip_coef)
-    squared_errors = (values - minibatch["returns"]) ** 2, (clipped_values - minibatch["returns"]) ** 2
-    value_loss = 0.5 * torch.max(*squared_errors).mean()
+    squared_error, clipped_error = (values - minibatch["returns"]) ** 2, (clipped_values - minibatch["returns"]) ** 2
+    value_loss = 0.5 * torch.max(squared_error, clipped_error).mean()
 
     # [core 10] overall loss and entropy bonus
     entropy = policy.entropy().mean()
     loss = policy_loss - args.ent_coef * entropy + args.vf_coef * value_loss
 
-    # [core 12] debug variables; the "approxkl" of ppo2 is half the mean square of the log ratio
+    # [core 12] debug variables; ppo2's "approxkl" is half the mean square of the log ratio
     stats = dict(policy_loss=policy_loss, value_loss=value_loss, entropy=entropy)
     with torch.no_grad():
         stats |= dict(old_approx_kl=-logratio.mean(), approx_kl=(ratio - 1 - logratio).mean())
@@ -272,51 +255,55 @@ def ppo_loss(agent, minibatch, clip_coef, args):
 
 
 def clipped_gradient(agent, minibatch, clip_coef, args):
-    """Adds the gradient of the loss to parameters that have none, and clips it; returns the scalars to log."""
+    """Computes the gradient of the loss and clips it; returns the scalars to log."""
     loss, stats = ppo_loss(agent, minibatch, clip_coef, args)
     loss.backward()
 
-    # [core 11] global gradient clipping; torch's own norm of a million weights is 0.002 % too small on a CPU
-    parameters = [p for p in agent.parameters() if p.grad is not None]
-    stats["grad_norm"] = torch.cat([p.grad.flatten() for p in parameters]).square().sum().sqrt()
-    nn.utils.clip_grads_with_norm_(parameters, args.max_grad_norm, stats["grad_norm"])
+    # [core 11] global gradient clipping
+    stats["grad_norm"] = nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm)
     return stats
 
 
-def gradient_step(agent, optimizer, minibatch, clip_coef, args, gradient=clipped_gradient):
-    """One step of Adam on the loss of a minibatch; returns the scalars to log."""
-    optimizer.zero_grad()
-    stats = gradient(agent, minibatch, clip_coef, args)
-
-    # [core 3] TensorFlow's Adam adds its epsilon of 1e-5 before the bias correction, and torch's adds it after
+def adam_step(optimizer):
+    """[core 3] A step of Adam with TensorFlow's epsilon: 1e-5 before the bias correction, where torch adds it after."""
     for group in optimizer.param_groups:
         group["steps"] = group.get("steps", 0) + 1
         group["eps"] = 1e-5 / math.sqrt(1 - 0.999 ** group["steps"])
     optimizer.step()
-    return stats
+    optimizer.zero_grad()
 
 
 def train(args, run):
-    """Trains an agent and returns it; `run` has the run's folder, log, progress and checkpoints."""
+    """Trains an agent and returns it; `run` holds the run's folder, log, progress bar and checkpoints."""
+    assert 0 <= args.gamma <= 1 and 0 <= args.gae_lambda <= 1 and min(args.clip_coef, args.max_grad_norm) >= 0
+    if run.batch_size % args.num_minibatches or run.batch_size == args.num_minibatches:
+        sys.exit(f"error: {run.batch_size} steps do not make {args.num_minibatches} minibatches of two or more")
+    if run.updates_done >= run.num_updates:
+        sys.exit(f"error: {run.global_step} of {args.total_timesteps} steps are done; a rollout has {run.batch_size}")
+    torch.manual_seed(args.seed + run.global_step)
+    torch.set_num_threads(args.threads)
+    torch.backends.cudnn.deterministic = True
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = args.tf32
     device = torch.device("cuda" if args.cuda and torch.cuda.is_available() else "cpu")
     envs = make_envs(args, run.folder)
     agent = Agent(envs).to(device)
     optimizer = torch.optim.Adam(agent.parameters(), args.learning_rate, fused=True)
     gradient = clipped_gradient
     if args.compile:
-        torch._dynamo.config.trace_autograd_ops = True  # loss.backward() too
+        torch._dynamo.config.trace_autograd_ops = True  # compiles loss.backward() as well
         gradient = torch.compile(clipped_gradient)
-    # What must survive a resume is named here: anything with state_dict() and load_state_dict(), of plain values.
+    # Name here what a resume must restore: any object with load_state_dict() and with state_dict(), a dict.
     run.start(device, agent=agent, optimizer=optimizer, envs=envs)  # [continuous 6] [continuous 8] their statistics
-    next_obs, _ = envs.reset(seed=args.seed + run.global_step)  # after a resume other games
+    next_obs, _ = envs.reset(seed=args.seed + run.global_step)  # a resume begins other episodes
     next_done = np.zeros(args.num_envs, dtype=bool)
 
     for update in run.updates():
+        # [core 4] annealing of the learning rate, and [aux 1] of the clip range
         remaining = 1.0 - (update - 1.0) / run.num_updates
-        learning_rate = args.learning_rate * (remaining if args.anneal_lr else 1.0)  # [core 4]
-        clip_coef = args.clip_coef * (remaining if args.anneal_clip else 1.0)  # [aux 1]
+        learning_rate = args.learning_rate * (remaining if args.anneal_lr else 1.0)
+        clip_coef = args.clip_coef * (remaining if args.anneal_clip else 1.0)
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate  # [core 4]
+            group["lr"] = learning_rate
 
         rollout, rewards, dones = [], [], []
         with torch.no_grad():
@@ -346,11 +333,12 @@ def train(args, run):
         for _ in range(args.update_epochs):
             for rows in torch.randperm(run.batch_size, device=device).chunk(args.num_minibatches):  # [core 6]
                 minibatch = {name: column.index_select(0, rows) for name, column in batch.items()}
-                stats.append(gradient_step(agent, optimizer, minibatch, clip_coef, args, gradient))
+                stats.append(gradient(agent, minibatch, clip_coef, args))
+                adam_step(optimizer)
             if args.target_kl is not None and stats[-1]["approx_kl"] > args.target_kl:  # [aux 3]
                 break
 
-        # [core 12] means over the minibatches
+        # [core 12] means of the debug variables over the minibatches
         scalars = {f"losses/{name}": torch.stack([each[name] for each in stats]).mean() for name in stats[0]}
         scalars["losses/explained_variance"] = 1 - (returns - values).var() / returns.var()
         run.log_update(scalars | {"charts/learning_rate": learning_rate})
@@ -362,256 +350,127 @@ def train(args, run):
     return agent
 
 
-# That was PPO. What follows is the same in every script, and about runs: options, folder, log, progress, checkpoints.
-
-LIMITS = dict.fromkeys(("num_envs", "num_steps", "num_minibatches", "update_epochs", "threads"), (1, 1e6))
-LIMITS |= dict.fromkeys(("seed", "learning_rate", "clip_coef", "max_grad_norm", "num_levels", "start_level"), (0, 2e9))
-LIMITS |= dict.fromkeys(("gamma", "gae_lambda", "reward_gamma"), (0, 1)) | {"frame_stack": (1, 128)}
-
-
-@contextlib.contextmanager
-def one_line(what, *kinds):
-    """Ends the program with one line, without a traceback, where an exception of one of the kinds is raised."""
-    try:
-        yield
-    except kinds as error:
-        sys.exit(f"error: {what}: {type(error).__name__}: {' '.join(str(error).split())}")
-
-
-def parse_args():
-    """(args, state, file): the options and, to resume from, a checkpoint; its options hold where none is given."""
-    args, state, file = tyro.cli(Args, description=__doc__), None, None
-    if args.resume is not None:
-        state, file = load_checkpoint(args.resume)
-        env_id = state["args"]["env_id"]
-        if ":" in env_id and env_id != args.env_id:  # what stands before the colon would be imported
-            sys.exit(f"error: --resume {args.resume}: say --env-id {env_id} too, if you trust it")
-        with one_line(f"--resume {args.resume}: its options", TypeError, UserWarning), warnings.catch_warnings():
-            warnings.simplefilter("error")  # tyro only warns of a value that is of another type
-            own = {} if file != Path(args.resume) else {"exp_name": args.exp_name}  # another run than the file's
-            args = tyro.cli(Args, default=Args(**state["args"] | own), description=__doc__)
-        before = [env_id, state["args"]["seed"], re.sub(r"(_\d{12})?\.py$", "", state["script"])]
-        now = [args.env_id, args.seed, Path(__file__).stem]
-        if now[:2] != before[:2] or (now != before and file != Path(args.resume)):
-            sys.exit(f"error: --resume {args.resume}: it is of {before}, not of {now}; a copy may begin from a file")
-    for name, (least, most) in LIMITS.items():
-        if not least <= (value := getattr(args, name, least)) <= most:
-            sys.exit(f"error: --{name.replace('_', '-')} must be from {least} to {most:g}, not {value}")
-    module, colon, _ = args.env_id.rpartition(":")
-    if colon and not all(map(str.isidentifier, module.split("."))):
-        sys.exit(f"error: --env-id {args.env_id}: there can be no module {module!r}")
-    rollout = args.num_envs * args.num_steps
-    if rollout % args.num_minibatches or rollout == args.num_minibatches:
-        sys.exit(f"error: --num-minibatches {args.num_minibatches} must divide {rollout} steps into several each")
-    done = state["global_step"] if state else 0
-    if not max(rollout, done) <= args.total_timesteps < 1e12:  # a checkpoint's name has 12 digits for them
-        sys.exit(f"error: --total-timesteps {args.total_timesteps}: a rollout is {rollout}, done {done}, at most 1e12")
-    return args, state, file
-
+# That was PPO. The rest is the same in every script and serves the run: options, folder, log, progress, checkpoints.
 
 def load_checkpoint(path):
-    """(state, file) of a folder's newest whole checkpoint, or of the file that is named; runs no code that is in it."""
-    named = [] if Path(path).is_dir() else [Path(path)]
-    for file in sorted(Path(path).glob("checkpoint_*.pt"), reverse=True) or named:
-        try:
-            damaged = zipfile.ZipFile(file).testzip()  # torch does not look at the checksums
-            state = torch.load(file, map_location="cpu", weights_only=True)
-            if damaged is None and {"args", "parts"} <= state.keys():
-                return state, file
-            print(f"{file} is damaged or no checkpoint")
-        except Exception as error:  # damaged bytes can raise anything
-            print(f"{file} is not a whole checkpoint of plain values: {error!r}")
-    sys.exit(f"error: --resume {path}: there is no whole checkpoint")
+    """The newest intact checkpoint of the run in a folder, or the checkpoint in a file; runs no code from it."""
+    for file in sorted(Path(path).glob(f"checkpoint_{'[0-9]' * 12}.pt"), reverse=True) or [Path(path)]:
+        data = file.read_bytes()  # an OSError ends the run: it does not mean that the file is damaged
+        with contextlib.suppress(Exception):  # damaged bytes raise errors of many kinds
+            if zipfile.ZipFile(io.BytesIO(data)).testzip() is None:  # torch.load does not verify the checksums
+                return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+        print(f"{file} is damaged, or not a checkpoint of plain values")
+        if file != Path(path):
+            file.rename(file.with_suffix(".damaged"))
+    sys.exit(f"error: --resume {path}: there is no intact checkpoint")
 
 
 class Run:
-    """A run of the script: its folder, which belongs to this process alone, its log, progress bar and checkpoints."""
+    """A run of the script: its folder, log, progress bar and checkpoints."""
+    def __init__(self, args, signals=()):
+        """Begins a run, or continues the one in the folder `args.resume`. The signals stop it after `start`."""
+        state = {"global_step": 0, "returns": [], "parts": None}
+        self.resumed = args.resume is not None and Path(args.resume).is_dir()
+        if self.resumed:
+            self.folder = Path(args.resume)
+            self.lock = FileLock(self.folder / "lock").acquire(timeout=0)  # only one process trains in a folder
+        if args.resume is not None:
+            state = load_checkpoint(args.resume)
+            script, env_id = state["script"], state["args"]["env_id"]
+            if ":" in env_id and env_id != args.env_id:  # gymnasium imports the module before the colon
+                sys.exit(f"error: --resume {args.resume}: add --env-id {env_id} if you trust this module")
+            this_machine = {x: getattr(args, x) for x in ("cuda", "threads", "track", "runs_folder", "exp_name")}
+            args = tyro.cli(Args, description=__doc__, default=Args(**state["args"] | this_machine))
+            if self.resumed and (script, env_id) != (Path(__file__).name, args.env_id):
+                sys.exit(f"error: --resume {args.resume}: this is a run of {script} on {env_id}")
+        if not self.resumed:
+            name = f"{args.env_id}__{args.exp_name}__{args.seed}__{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+            self.folder = Path(args.runs_folder, name.replace("/", "-").replace(":", "-"))
+            self.lock = FileLock(self.folder / "lock").acquire(timeout=0)
+        self.args, self.signals, self.stopping, self.batch_size = args, signals, 0, args.num_envs * args.num_steps
+        self.global_step, self.returns, self.saved = state["global_step"], state["returns"], state["parts"]
+        self.updates_done, self.num_updates = (x // self.batch_size for x in (self.global_step, args.total_timesteps))
 
-    @one_line("the run's folder", OSError)
-    def __init__(self, args, state, file):
-        """Seeds the random generators; makes the run's folder, or takes the one that `file` is the newest of."""
-        self.args, self.state, self.writer, self.stopping = args, state, None, 0
-        done = state or {"global_step": 0, "update": 0, "returns": []}
-        self.global_step, self.update, self.returns = done["global_step"], done["update"], done["returns"]
-        self.batch_size = args.num_envs * args.num_steps
-        self.num_updates = self.update + (args.total_timesteps - self.global_step) // self.batch_size
-        self.goes_on = file is not None and file != Path(args.resume)  # a checkpoint that is named begins a new run
-        name = f"{args.env_id}__{args.exp_name}__{args.seed}__{datetime.now():%Y%m%d-%H%M%S-%f}"
-        self.folder = file.parent if self.goes_on else Path(args.runs_folder, re.sub("[/:]", "-", name))
-        if not self.goes_on:
-            self.folder.mkdir(parents=True)
-        self.lock = FileLock(self.folder / "lock")
-        self.lock.acquire(timeout=0)  # raises Timeout where another process is at work there
-        for seed in (torch.manual_seed, np.random.seed, random.seed):
-            seed(args.seed)
-        torch.set_num_threads(args.threads)
-        torch.backends.cudnn.deterministic = True
-        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = args.tf32
-        if hasattr(ctypes.pythonapi, "mallopt"):  # glibc: keep freed memory, which makes Atari 12 % faster
-            ctypes.pythonapi.mallopt(-4, 0)  # M_MMAP_MAX
-            ctypes.pythonapi.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
-
-    @one_line("the run's folder", OSError)
     def start(self, device, **parts):
-        """Loads what a resumed run has saved of the parts, and opens the log."""
-        self.device, self.parts, saved = device, parts, self.state["parts"] if self.state else {}
-        if saved and saved.keys() != parts.keys():
-            sys.exit(f"error: the checkpoint has the parts {', '.join(saved)}; the script has {', '.join(parts)}")
-        for name in parts:
-            with one_line(f"the part {name} cannot be saved and loaded", Exception):
-                torch.save(parts[name].state_dict(), copy := io.BytesIO())
-                copy = torch.load(io.BytesIO(copy.getvalue()), weights_only=True)
-                parts[name].load_state_dict(saved[name] if saved else copy)
-        if saved:
-            torch.set_rng_state(self.state["generators"]["torch"])
-            np.random.set_state(self.state["generators"]["numpy"])
-            random.setstate(self.state["generators"]["random"])
-            if device.type == "cuda" and "cuda" in self.state["generators"]:
-                torch.cuda.set_rng_state(self.state["generators"]["cuda"], device)
+        """Opens the log and loads the parts: objects with load_state_dict() and with state_dict(), which is a dict."""
         if self.args.track:
-            wandb, settings = importlib.import_module("wandb"), {"dir": self.folder, "config": vars(self.args)}
-            with one_line("--track", Exception):
-                wandb.init(id=self.folder.name, resume="allow", sync_tensorboard=True, **settings)
-        if self.goes_on:  # what came after the checkpoint is done again
-            for newer in (f for f in self.folder.glob("checkpoint_*.pt") if int(f.stem[11:]) > self.global_step):
-                newer.unlink()
-            for file in self.folder.glob("events.*"):
-                size = self.state["log"].get(file.name, 0)
-                os.truncate(file, size) if size else file.unlink()
-        source, again = Path(__file__), f"_{self.global_step:012}" if self.goes_on else ""
-        self.source = self.folder / f"{source.stem}{again}.py"
-        self.source.write_bytes(source.read_bytes())
-        before = self.folder / self.state["script"] if self.goes_on else self.source
-        if before.exists() and before.read_bytes() != self.source.read_bytes():
-            print(f"{source.name} is not as it was: {self.source} is what this run goes on with")
-        versions = {p.name: p.version for p in importlib.metadata.distributions()}
-        versions |= {"python": sys.version, "torch": torch.__version__}
-        about = {"script": source.name, "command": sys.argv, "args": vars(self.args), "device": str(device)}
-        about = json.dumps(about | {"versions": versions}, indent=2)
-        (self.folder / f"run{again}.json").write_text(about)
-        # the thread that writes the log raises its error here, too
-        threading.excepthook = lambda e: "tensorboard" in type(e.thread).__module__ or threading.__excepthook__(e)
-        self.writer = SummaryWriter(self.folder)
-        self.writer.add_text("run", f"```json\n{about}\n```", self.global_step)
-        gc.freeze()  # what there is now stays: 8 % faster on CartPole without its collector looking through it
-        print(f"{self.folder}: on {device}; watch it with tensorboard --logdir {self.folder.parent}", flush=True)
+            import wandb
+            wandb.init(id=self.folder.name, resume="allow", sync_tensorboard=True, config=vars(self.args))
+        self.parts, self.writer = parts, SummaryWriter(self.folder, purge_step=self.global_step + 1)
+        atexit.register(self.writer.close)
+        self.saved = self.saved or self.save()["parts"]  # a part that cannot be saved and loaded fails here
+        saved_keys = {name: list(state.keys()) for name, state in self.saved.items()}
+        if saved_keys != (keys := {name: list(part.state_dict().keys()) for name, part in parts.items()}):
+            sys.exit(f"error: the checkpoint has the parts {saved_keys}; the script has {keys}, or in another order")
+        for name, part in parts.items():
+            part.load_state_dict(self.saved[name])
+        script, suffix = Path(__file__).resolve(), f"_{self.global_step:012}" if self.resumed else ""
+        shutil.copyfile(script, self.folder / f"{script.stem}{suffix}.py")
+        git = subprocess.getoutput(f"git -C '{script.parent}' describe --always --dirty --abbrev=40 --exclude='*'")
+        about = {"script": script.name, "command": sys.argv, "args": vars(self.args), "device": str(device)}
+        about |= {"commit": git, "versions": {p.name: p.version for p in importlib.metadata.distributions()}}
+        (self.folder / f"run{suffix}.json").write_text(json.dumps(about, indent=2))
+        print(f"{self.folder}: training on {device}; Ctrl-C stops, --resume {self.folder} continues", flush=True)
+        for number in self.signals:
+            signal.signal(number, self.stop)
+
+    def stop(self, number, frame):
+        """Ends the run after the update; a second signal ends it at once."""
+        self.stopping = number
+        signal.signal(number, signal.SIG_DFL)
 
     def updates(self):
-        """Yields the updates to do, 1 to the last, and shows the progress: a bar, or now and then a line in a file."""
+        """Yields the numbers of the updates, 1 to num_updates in a new run, and shows the progress."""
+        steps = {"total": self.args.total_timesteps, "initial": self.global_step, "unit": " steps", "unit_scale": True}
+        with tqdm(**steps, mininterval=1) as self.bar:
+            for update in range(self.updates_done + 1, self.num_updates + 1):
+                yield update
+                self.bar.set_postfix_str(f"return {np.mean(self.returns or math.nan):.4g}", refresh=False)
+                self.bar.update(self.batch_size)
 
-        def stop(number, frame):  # after the update under way; the second time the program ends at once
-            self.stopping = number
-            signal.signal(number, signal.SIG_DFL)
-
-        for number in (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):
-            if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
-                signal.signal(number, stop)
-        lines = {"mininterval": 30, "bar_format": "{n_fmt}/{total_fmt} steps, {rate_fmt}, {remaining} left{postfix}\n"}
-        form = {"unit": " steps", "unit_scale": True} | ({} if sys.stderr.isatty() else lines)
-        self.first, self.began = self.global_step, time.perf_counter()
-        total = self.global_step + (self.num_updates - self.update) * self.batch_size
-        with tqdm(initial=self.global_step, total=total, **form) as bar:
-            while self.update < self.num_updates:
-                self.update += 1
-                yield self.update
-                bar.set_postfix_str(f"return {np.mean(self.returns or math.nan):.4g}", refresh=False)
-                bar.update(self.batch_size)
-
-    @one_line("the run's folder", OSError)
     def log_step(self, infos):
-        """Counts a step of the environments, and logs each episode that ended in it."""
+        """Counts a step of all environments; logs the episodes that ended in it."""
         self.global_step += self.args.num_envs
-        ended = infos.get("final_info", {})
-        for i in np.flatnonzero(ended.get("_episode", ())):
-            self.returns = [*self.returns[-99:], float(ended["episode"]["r"][i])]
+        final = infos.get("final_info", {})
+        for i in np.flatnonzero(final.get("_episode", ())):
+            self.returns = [*self.returns[-99:], float(final["episode"]["r"][i])]
             self.writer.add_scalar("charts/episodic_return", self.returns[-1], self.global_step)
-            self.writer.add_scalar("charts/episodic_length", ended["episode"]["l"][i], self.global_step)
+            self.writer.add_scalar("charts/episodic_length", final["episode"]["l"][i], self.global_step)
 
-    @one_line("the run's folder", OSError)
     def log_update(self, scalars):
-        """Logs an update's scalars, numbers or tensors; ends the run where a loss or the gradient is not finite."""
-        tensors = [torch.as_tensor(scalar, dtype=torch.float32, device=self.device) for scalar in scalars.values()]
-        scalars = dict(zip(scalars, torch.stack(tensors).tolist(), strict=True))  # in one copy
-        scalars["charts/SPS"] = (self.global_step - self.first) / max(time.perf_counter() - self.began, 1e-9)
-        for name, number in scalars.items():
-            self.writer.add_scalar(name, number, self.global_step)
-            if not math.isfinite(number) and name.endswith(("loss", "norm")):
-                sys.exit(f"error: NaN or inf in {name} of update {self.update} of {self.folder}")
+        """Logs the scalars of an update; ends the run if a loss or the norm of the gradient is not finite."""
+        scalars["charts/SPS"] = (self.global_step - self.bar.initial) / self.bar.format_dict["elapsed"]
+        for name, scalar in scalars.items():
+            self.writer.add_scalar(name, scalar, self.global_step)
+            if name.endswith(("loss", "norm")) and not math.isfinite(scalar):
+                sys.exit(f"error: {name} is {scalar:g} in update {self.global_step // self.batch_size}")
 
-    @one_line("the run's folder", OSError)
     def save(self):
-        """Writes a checkpoint in full before it gets its name; keeps the newest two."""
+        """Writes a checkpoint, reads it back, and then gives it its name; keeps the newest two. Returns its state."""
         self.writer.flush()
-        generators = {"torch": torch.get_rng_state(), "random": random.getstate()}
-        generators["numpy"] = [x.tolist() if isinstance(x, np.ndarray) else x for x in np.random.get_state()]
-        if self.device.type == "cuda":
-            generators["cuda"] = torch.cuda.get_rng_state(self.device)
-        state = {"script": self.source.name, "args": vars(self.args), "returns": self.returns, "generators": generators}
-        state |= {"global_step": self.global_step, "update": self.update}
-        state["parts"] = {name: part.state_dict() for name, part in self.parts.items()}
-        state["log"] = {file.name: file.stat().st_size for file in self.folder.glob("events.*")}
-        torch.save(state, data := io.BytesIO())  # which has an error of its own for a file that cannot be written
-        data.seek(0)
-        with one_line("a part holds what cannot be loaded again", Exception):
-            torch.load(data, weights_only=True)
-        with open(temporary := self.folder / "checkpoint.tmp", "wb") as file:
-            file.write(data.getbuffer())
+        state = {"script": Path(__file__).name, "args": vars(self.args), "global_step": self.global_step}
+        state |= {"returns": self.returns, "parts": {name: part.state_dict() for name, part in self.parts.items()}}
+        with open(self.folder / "checkpoint.tmp", "wb") as file:
+            torch.save(state, file)
             file.flush()
-            os.fsync(file)
-        temporary.replace(self.folder / f"checkpoint_{self.global_step:012}.pt")
-        if os.name == "posix":  # the name, too, is to be on the disk
-            os.fsync(folder := os.open(self.folder, os.O_RDONLY))
-            os.close(folder)
-        for old in sorted(self.folder.glob("checkpoint_*.pt"))[:-2]:
+            os.fsync(file.fileno())
+        state = torch.load(file.name, map_location="cpu", weights_only=True)
+        os.replace(file.name, self.folder / f"checkpoint_{self.global_step:012}.pt")
+        for old in sorted(self.folder.glob(f"checkpoint_{'[0-9]' * 12}.pt"))[:-2]:
             old.unlink()
-
-    @one_line("the run's folder", OSError)
-    def close(self):
-        """Closes the log; a run that never began leaves no folder."""
-        gc.unfreeze()
-        if self.writer is not None:
-            self.writer.close()
-        elif not self.goes_on:
-            shutil.rmtree(self.folder)
-        self.lock.release()
-
-
-class Output:
-    """A stream whose reader may be gone, or may not know a letter: what it cannot take is dropped, and no run ends."""
-
-    def __init__(self, stream):
-        self.stream = stream
-
-    def __getattr__(self, name):
-        return getattr(self.stream, name)
-
-    def write(self, text):
-        try:
-            self.stream.write(text)
-            self.stream.flush()
-        except OSError:  # what is written from here on goes nowhere
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self.stream.fileno())
-        except ValueError:
-            pass
+        return state
 
 
 def main():
-    """Trains as the command line says; what the command line got wrong is one line, without a traceback."""
-    try:
-        with contextlib.redirect_stdout(Output(sys.stdout)), contextlib.redirect_stderr(Output(sys.stderr)):
-            with contextlib.closing(Run(*parse_args())) as run:
-                try:
-                    train(run.args, run)
-                except SystemExit as end:  # an environment, say, has called sys.exit()
-                    sys.exit(end.code or f"error: something ended the program in update {run.update} of {run.folder}")
-            if run.update < run.num_updates:
-                print(f"stopped; --resume {run.folder} goes on")
-                sys.exit(128 + run.stopping)
-    except KeyboardInterrupt:  # before the first update
-        sys.exit(128 + signal.SIGINT)
-    except (ImportError, gym.error.Error) as error:
-        hint = f": pip install {error.name}" if getattr(error, "name", None) else ""
-        sys.exit(f"error: {error}{hint}")
+    """Trains with the options of the command line; after a stop, exits with 128 + the signal's number."""
+    sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # closed by >&-
+    args = tyro.cli(Args, description=__doc__)
+    numbers = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
+    # child processes inherit SIG_IGN and leave Ctrl-C to this one; a signal that nohup ignores stays ignored
+    run = Run(args, [number for number in numbers if signal.signal(number, signal.SIG_IGN) != signal.SIG_IGN])
+    atexit.register(lambda: [process.kill() for process in multiprocessing.active_children()])  # they outlive an error
+    train(run.args, run)
+    sys.exit(128 + run.stopping if run.stopping else 0)
 
 
 if __name__ == "__main__":
