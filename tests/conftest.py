@@ -6,6 +6,7 @@ from unittest import mock
 
 import pytest
 import torch
+from toy_envs import needs_procgen
 
 # Before any script is imported, as one's default is the number of threads that it finds. As OMP_NUM_THREADS=1 in
 # `toy_envs.start`: their number may change the last bit of a result.
@@ -32,6 +33,11 @@ def environment():
     """What a test or a script sets in the environment, as MUJOCO_GL for a film, is gone in the next test."""
     with mock.patch.dict(os.environ):
         yield
+
+
+def pytest_runtest_setup(item):
+    if item.get_closest_marker("qt"):
+        needs_procgen()
 
 
 def pytest_addoption(parser):
