@@ -272,8 +272,8 @@ def enjoy(args, words=()):
     torch.set_num_threads(1)
     torch.manual_seed(args.seed)
     script, options, state, file = load(args.run, words)
-    draws = (args.render or args.video) and not options.env_id.lower().startswith("microrts")
-    envs = make_envs(script, options, state, capture_video=draws)
+    draws = hasattr(script, "make_env") and not options.env_id.lower().startswith("microrts")  # others show their obs
+    envs = make_envs(script, options, state, capture_video=draws and (args.render or args.video))
     player = Player(script, options, state, envs, args.greedy or args.export)
     act = export(player, args.export) if args.export else match(player, args) if args.opponent else player.act
     print(f"{file}: {options.env_id}, mean return in training {np.mean(state['returns'] or np.nan):.4g}")
