@@ -206,7 +206,7 @@ def export(player, path):
     def act(obs, dones, infos):
         if exported and not np.allclose(steps[0][0].ravel(), exported[0].ravel(), atol=1e-4):
             path.unlink()
-            sys.exit(f"error: no export: the agent's action is {steps[0][0]}, that of its ONNX file {exported[0]}")
+            sys.exit(f"error: no export: this script's own wrappers turn the action {exported[0]} into {steps[0][0]}")
         if steps:  # what the innermost environments show has not gone through the script's wrappers
             inputs = player.inputs(steps[0][1][0].reshape(obs.shape).astype(obs.dtype), dones, infos)
             exported[:] = session.run(["action"], {name: tensor.numpy() for name, tensor in inputs.items()})

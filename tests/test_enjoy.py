@@ -13,6 +13,8 @@ from types import SimpleNamespace
 import cv2
 import gymnasium as gym
 import numpy as np
+import onnxruntime
+import pygame
 import pytest
 import torch
 import toy_envs
@@ -23,6 +25,7 @@ import enjoy
 gym.register("EnjoyClock-v0", lambda **kwargs: Clock(images=False), disable_env_checker=True)
 gym.register("EnjoyTarget-v0", lambda **kwargs: Target(images=False), disable_env_checker=True)
 CLOCK = "--env-id EnjoyClock-v0 --total-timesteps 96 --num-envs 2 --num-steps 16"
+FEW = "--total-timesteps 64 --num-envs 2 --num-steps 16 --num-minibatches 2 --update-epochs 1"
 TARGET = "--env-id EnjoyTarget-v0 --total-timesteps 512 --num-envs 2 --num-steps 32 --num-minibatches 4"
 
 
@@ -32,8 +35,7 @@ def play(run, capsys, words=(), **options):
     enjoy.enjoy(enjoy.Args(run, **options), words)
     lines = capsys.readouterr().out.splitlines()
     games = [match.groups() for line in lines if (match := re.fullmatch(r"game \d+: return (\S+), length (\d+)", line))]
-    others = [line for line in lines if not line.startswith("game ")]
-    return [(float(score), int(length)) for score, length in games], others
+    return [(float(score), int(length)) for score, length in games], [x for x in lines if not x.startswith("game ")]
 
 
 def error(run, words=(), **options):
@@ -57,15 +59,15 @@ def rebuilt(run, greedy=True):
 @pytest.fixture(scope="module")
 def cartpole(tmp_path_factory):
     """A run of ppo.py, with two checkpoints."""
-    options = "--total-timesteps 512 --num-envs 2 --num-steps 32 --save-every 5"
-    return train(PPO, options, tmp_path_factory.mktemp("run"))
+    return train(
+        PPO, "--total-timesteps 512 --num-envs 2 --num-steps 32 --save-every 5", tmp_path_factory.mktemp("run")
+    )
 
 
 @toy_envs.every_script_with_its_games
 def test_whole_games_of_every_script(script, tmp_path, capsys):
     """Films of EnvPool's games show what the agent sees."""
-    few = "--total-timesteps 32 --num-envs 2 --num-steps 8 --num-minibatches 2 --update-epochs 1"
-    run = train(script, few if script.images else script.tiny, tmp_path)
+    run = train(script, FEW if script.images else script.tiny, tmp_path)
     before, film = set(run.iterdir()), script in (ENVPOOL, PROCGEN)
     games, lines = play(run, capsys, episodes=1 if script.images else 2, video=film)
     assert str(max(run.glob("checkpoint*"))) in lines[0] and checkpoint(run)["args"]["env_id"] in lines[0]
@@ -102,62 +104,39 @@ def test_the_seed_decides_and_games_differ_from_training(cartpole, tmp_path, mon
 
 
 def test_returns_are_raw_and_statistics_frozen(tmp_path, monkeypatch):
-    run = train(CONTINUOUS, TARGET, tmp_path)
-    seen, rewards = [], []
-
-    class Watched(Target):
-        def number(self):
-            seen.append(super().number())
-            return seen[-1]
-
-        def step(self, action):
-            answer = super().step(action)
-            rewards.append(answer[1])
-            return answer
-
-    monkeypatch.setattr(gym, "make", lambda *args, **kwargs: Watched(images=False))
-    envs, player = rebuilt(run)
-    saved, shown = envs.state_dict(), []
-    games = list(
-        enjoy.play(envs, lambda obs, *rest: shown.append(obs) or player.act(obs, *rest), enjoy.Args(run, 3), None)
+    run, rewards, step = train(CONTINUOUS, TARGET, tmp_path), [], Target.step
+    monkeypatch.setattr(
+        Target, "step", lambda env, action: rewards.append(1 - abs(action - env.answer)) or step(env, action)
     )
+    envs, player = rebuilt(run)
+    saved = envs.state_dict()
+    games = list(enjoy.play(envs, player.act, enjoy.Args(run, episodes=3), None))
     assert [length for _, length in games] == [16] * 3
-    assert [score for score, _ in games] == pytest.approx([sum(rewards[i : i + 16]) for i in (0, 16, 32)])
+    assert [score for score, _ in games] == pytest.approx([sum(rewards[i : i + 16]).item() for i in (0, 16, 32)])
     assert envs.state_dict() == saved == checkpoint(run)["parts"]["envs"] and envs.return_stats.count > 500
-    raw = np.concatenate([np.stack(seen[i : i + 16]) for i in (0, 17, 34)])  # the 17th of each episode ends it
-    np.testing.assert_array_equal(np.concatenate(shown), envs.scale(raw))
 
 
 def test_the_recurrent_state_is_carried_from_step_to_step():
     """Steps one by one equal the sequence, with episodes that begin at the third and the sixth step."""
-    spaces = SimpleNamespace(
-        single_observation_space=gym.spaces.Box(0, 255, (84, 84, 1), np.uint8),
-        single_action_space=gym.spaces.Discrete(4),
-    )
-    agent = LSTM.module.Agent(spaces)
-    torch.nn.init.normal_(agent.policy.weight)
-    obs, dones = torch.randint(256, (8, 84, 84, 1), dtype=torch.uint8), torch.zeros(8, dtype=torch.bool)
-    dones[[2, 5]] = True
-    state = {"parts": {"agent": agent.state_dict()}}
-    with torch.no_grad():
-        player = enjoy.Player(LSTM.module, LSTM.module.Args(), state, spaces)
-        for t in range(8):
-            policy, player.state = player.policy(player.inputs(obs[t, None].numpy(), dones[t, None].numpy(), {}))
-        expected, _, state = agent(obs, (torch.zeros(1, 1, 128),) * 2, dones)
-    torch.testing.assert_close(policy.logits[0], expected.logits[-1])
+    images = gym.spaces.Box(0, 255, (84, 84, 1), np.uint8)
+    spaces = SimpleNamespace(single_observation_space=images, single_action_space=gym.spaces.Discrete(4))
+    agent = LSTM.module.Agent(spaces).requires_grad_(False)
+    obs, dones = torch.randint(256, (8, 84, 84, 1), dtype=torch.uint8), torch.tensor([0, 0, 1, 0, 0, 1, 0, 0]).bool()
+    player = enjoy.Player(LSTM.module, LSTM.module.Args(), {"parts": {"agent": agent.state_dict()}}, spaces)
+    for t in range(8):
+        player.act(obs[t, None].numpy(), dones[t, None].numpy(), {})
+    _, _, state = agent(obs, (torch.zeros(1, 1, 128),) * 2, dones)
     torch.testing.assert_close(tuple(player.state.values()), state)
 
 
 def test_masks(tmp_path, capsys, monkeypatch):
-    """Only valid actions are taken: here those of the masks, one of each choice."""
-    run = train(MASK, MASK.tiny, tmp_path)
-    mask, taken, step = torch.tensor([[False, True, False, True, False]]), [], toy_envs.Choices.step
-    monkeypatch.setattr(sys.modules["toy_envs"].Choices, "action_mask", lambda env: mask[0].numpy())
-    monkeypatch.setattr(
-        toy_envs.Choices, "step", lambda env, action: taken.append(action.tolist()) or step(env, action)
-    )
-    for greedy in (True, False):
-        play(run, capsys, episodes=2, greedy=greedy)
+    """Only valid actions are taken, here a single one of each choice."""
+    run, taken, choices = train(MASK, MASK.tiny, tmp_path), [], toy_envs.Choices
+    step = choices.step
+    monkeypatch.setattr(choices, "action_mask", lambda env: np.array([0, 1, 0, 1, 0]))
+    monkeypatch.setattr(choices, "step", lambda env, action: taken.append(action.tolist()) or step(env, action))
+    play(run, capsys, episodes=2)
+    play(run, capsys, episodes=2, greedy=True)
     assert taken == [[1, 0]] * 64
 
 
@@ -165,7 +144,6 @@ def test_an_edited_copy_is_rebuilt_by_the_source_in_its_folder(tmp_path, capsys,
     """Here with other layers, and with AutoresetMode.NEXT_STEP, where an ended episode stands in the infos."""
     text = (ROOT / "ppo.py").read_text()
     for old, new in (("self.policy_trunk", "self.actor"), ("64", "24"), ("SAME_STEP", "NEXT_STEP")):
-        assert old in text
         text = text.replace(old, new)
     (tmp_path / "my_edit.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
@@ -195,16 +173,6 @@ def test_an_environment_of_a_module(tmp_path, capsys):
     assert len(play(tmp_path / "model.pt", capsys, ["--env-id", "toy_envs:EnjoyClock-v0"], episodes=1)[0]) == 1
 
 
-class Evil:
-    """Unpickling it makes a folder."""
-
-    def __init__(self, folder):
-        self.folder = folder
-
-    def __reduce__(self):
-        return os.mkdir, (self.folder,)
-
-
 def test_bad_checkpoints(cartpole, tmp_path, capsys):
     """The newest whole one is played, and code in a file never runs."""
     older, newer = [tmp_path / path.name for path in sorted(cartpole.glob("checkpoint*"))]
@@ -214,15 +182,14 @@ def test_bad_checkpoints(cartpole, tmp_path, capsys):
     whole, trap = newer.read_bytes(), tmp_path / "trap"
     half, encrypted = len(whole) // 2, bytearray(whole)
     encrypted[encrypted.index(b"PK\x01\x02") + 8] |= 1
-    torch.save(checkpoint(cartpole) | {"trap": Evil(str(trap))}, tmp_path / "evil.pt")
-    evil = (tmp_path / "evil.pt").read_bytes(), pickle.dumps(Evil(str(trap)))
+    code = type("Code", (), {"__reduce__": lambda self: (os.mkdir, (str(trap),))})()  # unpickling it makes a folder
+    torch.save(checkpoint(cartpole) | {"code": code}, tmp_path / "evil.pt")
+    evil = (tmp_path / "evil.pt").read_bytes(), pickle.dumps(code)
     for bad in (whole[:half], b"", whole[:half] + bytes([whole[half] ^ 1]) + whole[half + 1 :], encrypted, *evil):
         newer.write_bytes(bad)
         assert "no checkpoint to play" in error(newer)
         assert str(older) in "".join(play(tmp_path, capsys, episodes=1)[1])
     assert not trap.exists()
-    torch.save([1, 2], newer)
-    assert "no checkpoint to play" in error(newer)
 
 
 def test_greedy_takes_the_most_likely_action(tmp_path, capsys):
@@ -233,13 +200,10 @@ def test_greedy_takes_the_most_likely_action(tmp_path, capsys):
     expected = sum(int(action) == step % 2 for step, action in enumerate(likeliest))
     assert play(run, capsys, episodes=6, greedy=True, seed=3)[0] == [(expected, 8)] * 6
     assert len(set(play(run, capsys, episodes=12)[0])) > 1
-    normal = CONTINUOUS.module.Normal(torch.tensor([[0.5, -3.0]]), torch.zeros(1, 2))
-    assert enjoy.mode(normal).tolist() == [[0.5, -3.0]]
 
 
 def test_films_and_a_window(cartpole, capsys, monkeypatch):
     """Every game has a film of its own; closing the window ends the program."""
-    pygame = pytest.importorskip("pygame")
     games, lines = play(cartpole, capsys, episodes=2, video=True)
     films = sorted(Path(lines[-1].removeprefix("films: ")).iterdir())
     assert games == play(cartpole, capsys, episodes=2)[0]
@@ -252,7 +216,6 @@ def test_films_and_a_window(cartpole, capsys, monkeypatch):
             pygame.event.post(pygame.event.Event(pygame.QUIT))
         show(image, fps)
         images.append(image)
-        assert np.array_equal(pygame.surfarray.array3d(pygame.display.get_surface()).swapaxes(0, 1), image)
 
     monkeypatch.setattr(enjoy, "show", watched)
     monkeypatch.setattr(sys, "argv", ["enjoy.py", str(cartpole), "--render", "--episodes", "100"])
@@ -274,8 +237,8 @@ def test_a_board_of_microrts():
         enjoy.picture(SimpleNamespace(render_mode=None), planes[None, 1:])
 
 
-def test_options_of_the_script(cartpole, tmp_path, capsys, monkeypatch):
-    """What enjoy.py does not know itself changes the run's options; a word that nobody knows ends the program."""
+def test_options_of_the_script(cartpole, capsys, monkeypatch):
+    """Options that enjoy.py does not have are the script's; one that neither has ends the program."""
     monkeypatch.setattr(sys, "argv", ["enjoy.py", str(cartpole), "--env-id", "CartPole-v0", "--episodes", "1"])
     enjoy.main()
     assert "CartPole-v0" in capsys.readouterr().out
@@ -284,27 +247,11 @@ def test_options_of_the_script(cartpole, tmp_path, capsys, monkeypatch):
     assert "num-levels" in capsys.readouterr().err
 
 
-@toy_envs.with_qt
-def test_levels_of_procgen(tmp_path):
-    few = "--env-id coinrun --total-timesteps 32 --num-envs 2 --num-steps 8 --num-minibatches 2 --num-levels 1"
-    run, first = train(PROCGEN, few, tmp_path), []
-    for words in ([], ["--start-level", "7"], ["--start-level", "7"]):
-        script, options, state, _ = enjoy.load(run, words)
-        first.append(enjoy.make_envs(script, options, state).reset(seed=3)[0])
-    assert (first[1] == first[2]).all() and (first[0] != first[1]).any()
-
-
 @pytest.mark.skipif(not find_library("EGL"), reason="no EGL here (Debian: libegl1)")
 def test_mujoco_is_filmed_without_a_screen(tmp_path):
-    options = "--env-id Hopper-v5 --total-timesteps 256 --num-steps 256"
-    status, _, errors = toy_envs.finish(
-        start([ROOT / "ppo_continuous_action.py", *options.split()], tmp_path, DISPLAY="")
-    )
-    assert status == 0, errors
-    [run] = (tmp_path / "runs").iterdir()
-    status, _, errors = toy_envs.finish(
-        start([ROOT / "enjoy.py", run, "--episodes", "1", "--video"], tmp_path, DISPLAY="")
-    )
+    run = train(CONTINUOUS, CONTINUOUS.tiny, tmp_path)
+    process = start([ROOT / "enjoy.py", run, "--episodes", "1", "--video"], tmp_path, DISPLAY="")
+    status, _, errors = toy_envs.finish(process)
     assert status == 0 and len(list(run.glob("videos-*/*.mp4"))) == 1, errors
 
 
@@ -317,14 +264,12 @@ def test_ctrl_c_ends_with_what_was_played(cartpole, tmp_path):
     assert (status, errors) == (130, "") and re.search(r"\n\d+ games: mean .*\n$", "\n" + output)
 
 
-FEW = "--total-timesteps 64 --num-envs 2 --num-steps 16 --num-minibatches 2 --update-epochs 1"
 EXPORTS = [(PPO, CLOCK), (CONTINUOUS, f"{FEW} --env-id Hopper-v5"), (ATARI, FEW), (LSTM, FEW), (MASK, MASK.tiny)]
 
 
 @pytest.mark.parametrize(("script", "options"), EXPORTS, ids=[script.name for script, _ in EXPORTS])
 def test_an_exported_policy_plays_without_the_script(script, options, tmp_path):
     """For 200 steps its actions are those of torch, for two environments without the script's wrappers."""
-    onnxruntime = pytest.importorskip("onnxruntime")
     run, file = train(script, options, tmp_path), tmp_path / "agent.onnx"
     enjoy.enjoy(enjoy.Args(run, episodes=1, export=file))
     session = onnxruntime.InferenceSession(file)
@@ -333,34 +278,23 @@ def test_an_exported_policy_plays_without_the_script(script, options, tmp_path):
     envs, box = getattr(normalize, "env", normalize), hasattr(normalize, "scale")
     if box:
         normalize.load_state_dict(state["parts"]["envs"])
-    agent, memory = enjoy.Player(script, options, state, envs).agent, torch.zeros(2, 1, 2, 128).unbind()
+    player = enjoy.Player(script, options, state, envs)
     (obs, infos), dones = envs.reset(seed=3), np.ones(2, bool)
     for _ in range(200):
-        inputs, given = {"obs": obs.astype(np.float32) if box else obs}, ()
-        if script.__name__.endswith("lstm"):
-            inputs |= {"hidden": memory[0].numpy(), "cell": memory[1].numpy(), "dones": dones}
-            given = memory, torch.from_numpy(dones)
-        with torch.no_grad():
-            policy, _, *memory_after = agent(torch.from_numpy(normalize.scale(obs) if box else obs), *given)
-        if hasattr(policy, "masked"):
-            inputs["masks"] = script.action_masks(envs, infos).numpy()
-            policy = policy.masked(torch.from_numpy(inputs["masks"]))
-        outputs = dict(zip([value.name for value in session.get_outputs()], session.run(None, inputs), strict=True))
-        if box:
-            np.testing.assert_allclose(outputs["action"], policy.mean.clip(-1, 1), atol=1e-5)
-            np.testing.assert_allclose(outputs["std"], policy.std.expand(2, -1), rtol=1e-6)
-        else:
-            np.testing.assert_array_equal(outputs["action"], enjoy.mode(policy))
-        for after in memory_after:
-            memory = after
-            np.testing.assert_allclose([outputs["next_hidden"], outputs["next_cell"]], torch.stack(memory), atol=1e-5)
+        inputs = player.inputs(obs.astype(np.float32) if box else obs, dones, infos)
+        outputs = session.run(None, {name: tensor.numpy() for name, tensor in inputs.items()})
+        outputs = dict(zip([value.name for value in session.get_outputs()], outputs, strict=True))
+        inputs["obs"] = torch.from_numpy(normalize.scale(obs) if box else obs)
+        policy, player.state = player.policy(inputs)
+        expected = {"action": policy.mean.clip(-1, 1) if box else enjoy.mode(policy)}
+        for name, tensor in (expected | {f"next_{name}": x for name, x in player.state.items()}).items():
+            np.testing.assert_allclose(outputs[name], tensor, atol=1e-5)
         obs, _, terminated, truncated, infos = envs.step(outputs["action"])
         dones = terminated | truncated
 
 
 def test_what_cannot_be_exported(tmp_path, monkeypatch):
     """A script whose Normalize treats actions otherwise, here twice as large."""
-    pytest.importorskip("onnxruntime")
     text = (ROOT / "ppo_continuous_action.py").read_text()
     (tmp_path / "my_twice.py").write_text(text.replace("actions = actions.clip(", "actions = 2 * actions.clip("))
     monkeypatch.syspath_prepend(tmp_path)
