@@ -62,7 +62,7 @@ def test_it_trains_resumes_and_plays(name, made, tmp_path):
     after = checkpoint(run)
     assert (before["global_step"], after["global_step"]) == (2 * steps, 3 * steps)
     assert not same_weights(before, after)
-    assert len(enjoy.enjoy(enjoy.Args(run, episodes=1, trust=True))) == 1
+    assert len(enjoy.enjoy(enjoy.Args(run, episodes=1))) == 1
 
 
 @pytest.mark.parametrize("name", ["recompute-advantages", "layer-norm", "plasticity-log"])
