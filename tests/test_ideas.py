@@ -127,6 +127,11 @@ def test_the_average_of_the_weights(made):
     assert average.module.weight.item() == pytest.approx(np.average(weights, weights=decays))
 
 
+def test_the_average_follows_each_step(made, tmp_path):
+    parts = checkpoint(train(made("average-policy"), f"{SMALL} --total-timesteps 64", tmp_path))["parts"]
+    assert parts["average"]["n_averaged"] == 1 + 16  # the first weights, and those after each step
+
+
 def test_the_perturbed_mean(made):
     module, means = made("rpo").module, []
     policy = module.Normal(torch.full((10_000, 3), 2.0), torch.full((1, 3), -1.0))
@@ -261,6 +266,12 @@ def test_muon(made):
         size = 3.4445 * size - 4.7750 * size**3 + 2.0315 * size**5
     change = torch.linalg.svdvals((hidden[1] - before[1]).detach())
     np.testing.assert_allclose(change, np.full(64, 0.02 * size), rtol=0.05)  # the products are in bfloat16
+
+
+def test_the_rates_of_muon_and_adam(made, tmp_path):
+    """In the second of two updates they are half of the first ones."""
+    parts = checkpoint(train(made("muon"), f"{SMALL} --total-timesteps 128", tmp_path))["parts"]
+    assert [parts[name]["param_groups"][0]["lr"] for name in ("optimizer", "muon")] == [1.25e-4, 0.01]
 
 
 def test_layer_normalization(made):
