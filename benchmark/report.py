@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmark.collect import typed  # noqa: E402
-from benchmark.curves import COLORS, GRAY, WINDOW, drawing, plot, together  # noqa: E402, F401
+from benchmark.curves import COLORS, GRAY, WINDOW, drawing, plot  # noqa: E402
 
 # Our scripts in the order of the report, and which runs of ppo2 they repeat.
 PAIRS = {
@@ -46,12 +46,12 @@ METRICS = {
     "SPS": "steps per second",
 }  # fmt: skip
 SAME_IDEA = {"total_timesteps", "bf16", "compile"}  # options with which a script is still compared as itself
-# "Best-reported performance of PPO in popular RL libraries" of the blog post on PPO's implementation details (Huang et
-# al., 2022), in its words and numbers; what it reports of ppo2 (ea25b9e) by environment.
-with open(Path(__file__).with_name("other_libraries.csv")) as file:
-    (_, _, *GAMES), *POST = csv.reader(file)
-IDS = [f"{game}{'NoFrameskip' if game in GAMES[:3] else ''}-v4" for game in GAMES]
-PUBLISHED = dict(zip(IDS, POST[2][2:], strict=True))
+# What the blog post on PPO's implementation details (Huang et al., 2022) reports of ppo2 (ea25b9e).
+PUBLISHED = {
+    "BreakoutNoFrameskip-v4": (409.265, 30.98), "PongNoFrameskip-v4": (20.59, 0.40),
+    "BeamRiderNoFrameskip-v4": (2627.96, 625.751), "Hopper-v4": (2448.73, 596.13),
+    "Walker2d-v4": (3142.24, 982.25), "HalfCheetah-v4": (2148.77, 1166.023),
+}  # fmt: skip
 # {game: (score of random play, score of a human)}, by which Atari scores are usually normalised; benchmark/README.md.
 with open(Path(__file__).with_name("atari_human.csv")) as file:
     HUMAN = {row["game"]: (float(row["random"]), float(row["human"])) for row in csv.DictReader(file)}
@@ -115,7 +115,7 @@ class Experiment(NamedTuple):
 
     @property
     def published(self):
-        """ppo2's score in the post, or None."""
+        """(mean, spread) of ppo2's score in the post, or None."""
         return PUBLISHED.get(self.env_id) if self.script in ("ppo_atari", "ppo_continuous_action") else None
 
     @property
@@ -310,7 +310,7 @@ def published(experiment):
     """ "published: 409 ± 31", or empty."""
     if experiment.published is None:
         return ""
-    mean, spread = map(float, experiment.published.split(" ± "))
+    mean, spread = experiment.published
     return f"published: {number(mean)} ± {number(spread, mean)}"
 
 
@@ -326,7 +326,7 @@ def score_table(experiments):
     for one in experiments:
         options = "".join(f" `{typed(option)}`" for option in one.options.items())
         ppo2 = "; ".join(filter(None, [mean_and_spread(one.ppo2), published(one)]))
-        cells = [f"`{one.script}.py`{options}", one.env_id, one.steps, mean_and_spread(one.done), ppo2, difference(one)]
+        cells = f"`{one.script}.py`{options}", one.env_id, one.steps, mean_and_spread(one.done), ppo2, difference(one)
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 
@@ -363,8 +363,8 @@ def picture(experiments, path):
             axes = figure.add_subplot(-(-len(panels) // 3), 3, i + 1)
             plot(axes, sides_of(one))
             if one.published is not None and not one.ppo2:
-                score = float(one.published.split()[0])
-                axes.axhline(score, color=COLORS["ppo2"], linestyle="--", linewidth=1.2, label="ppo2, published")
+                line = {"color": COLORS["ppo2"], "linestyle": "--", "linewidth": 1.2}
+                axes.axhline(one.published[0], **line, label="ppo2, published")
             others = "".join(f" {typed(option)}" for option in one.options.items() if option[0] != "total_timesteps")
             others = re.sub(r"( True)?(, from step \d+ [^ ,]+)+", " at first", others)  # changed at a resume
             axes.set_title(f"{one.env_id}\n{one.script}.py{others}, {one.steps}", linespacing=1.3)
@@ -400,21 +400,6 @@ def score_rows(experiments):
         ppo2 = " ".join(filter(None, [mean_and_spread(one.ppo2), published(one)]))
         cells = [one.env_id, one.name, one.steps, mean_and_spread(one.done), iqm_and_interval(one.done), ppo2]
         yield [*cells, iqm_and_interval(one.ppo2), difference(one), p_value(found.p) if found else ""]
-
-
-def post_rows(experiments):
-    """The post's table, and below it what was measured here for the same games and robots."""
-    same = {env_id: one for env_id in IDS for script in ("ppo_continuous_action", "ppo_atari")
-            if (one := chosen(experiments, script, env_id)) and "total_timesteps" not in one.options}  # fmt: skip
-    rows = [list(row) for row in POST]
-    for side, name in (("ppo2", "ppo2 (ea25b9e), run here, 1M steps"), ("done", "ours, run here, MuJoCo 1M steps")):
-        cells = []
-        for env_id in IDS:
-            runs = getattr(same[env_id], side) if env_id in same else []
-            stopped = "" if all(run.finished for run in runs) else f" after {same[env_id].steps}"
-            cells.append(mean_and_spread(runs) + stopped if runs else "-")
-        rows += [[name, "v4", *cells]] if set(cells) != {"-"} else []
-    return rows
 
 
 def human_rows(experiments):

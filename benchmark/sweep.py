@@ -93,11 +93,9 @@ class Ours:
         files = [self.file, *(found[name].file for name in names)]
         for name in names:
             text = apply(found[name], text)
-        git = {"cwd": ROOT, "capture_output": True, "text": True}
-        changed = subprocess.run(["git", "status", "--porcelain", "--", *files], **git)
-        head = subprocess.run(["git", "rev-parse", "HEAD"], **git).stdout.strip()
-        commit = head if changed.returncode == 0 and not changed.stdout else None
-        self.about = {"recipe": " + ".join(f"recipes/{name}.diff" for name in names), "commit": commit}
+        commit = subprocess.getoutput(f"git -C '{ROOT}' describe --always --dirty --abbrev=40 --exclude='*'")
+        recipe = " + ".join(f"recipes/{name}.diff" for name in names)
+        self.about = {"recipe": recipe, "commit": commit if re.fullmatch("[0-9a-f]{40}", commit) else None}
         script = self.folder / "build" / f"{'+'.join(file.stem for file in files)}.py"
         script.parent.mkdir(parents=True, exist_ok=True)
         if not script.exists() or script.read_text() != text:
