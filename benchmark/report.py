@@ -39,7 +39,11 @@ PICTURED = [
     ("ppo_atari_lstm", "BreakoutNoFrameskip-v4"), ("ppo_procgen", "starpilot"),
     ("ppo_multidiscrete_mask", "MicrortsMining-v1"),
 ]  # fmt: skip
-SHORT_TABLE = [*PICTURED, ("ppo_continuous_action", "Hopper-v4"), ("ppo_continuous_action", "Walker2d-v4")]
+SHORT_TABLE = [
+    ("ppo", "CartPole-v1"), ("ppo", "Acrobot-v1"), ("ppo_shared", "CartPole-v1"),
+    ("ppo_continuous_action", "HalfCheetah-v4"), ("ppo_continuous_action", "Hopper-v4"),
+    ("ppo_continuous_action", "Walker2d-v4"), ("ppo_atari", "BreakoutNoFrameskip-v4"),
+]  # fmt: skip
 METRICS = {
     "length": "episode length", "policy_loss": "policy loss", "value_loss": "value loss", "entropy": "entropy",
     "approx_kl_ppo2": "approximate KL", "clipfrac": "clip fraction", "explained_variance": "explained variance",
@@ -108,6 +112,12 @@ class Experiment(NamedTuple):
     @property
     def name(self):
         return " ".join([f"{self.script}.py", *map(typed, self.options.items())])
+
+    def shown(self, *hidden, quote=""):
+        """ " --bf16 --num-envs 32", its options but the hidden ones; "at first" where a resume changed one."""
+        texts = (typed(option) for option in self.options.items() if option[0] not in hidden)
+        texts = (re.sub(r"( True)?(, from step \d+ [^ ,]+)+", " at first", text) for text in texts)
+        return "".join(f" {quote}{text}{quote}" for text in texts)
 
     @property
     def title(self):
@@ -324,7 +334,7 @@ def score_table(experiments):
     """The lines of a table of scores in Markdown."""
     lines = ["| script | environment | steps | ours | `ppo2` | difference |", "|---|---|---|---|---|---|"]
     for one in experiments:
-        options = "".join(f" `{typed(option)}`" for option in one.options.items())
+        options = one.shown(quote="`")
         ppo2 = "; ".join(filter(None, [mean_and_spread(one.ppo2), published(one)]))
         cells = [f"`{one.script}.py`{options}", one.env_id, one.steps, mean_and_spread(one.done), ppo2, difference(one)]
         lines.append(f"| {' | '.join(cells)} |")
@@ -365,9 +375,7 @@ def picture(experiments, path):
             if one.published is not None and not one.ppo2:
                 score = float(one.published.split()[0])
                 axes.axhline(score, color=COLORS["ppo2"], linestyle="--", linewidth=1.2, label="ppo2, published")
-            others = "".join(f" {typed(option)}" for option in one.options.items() if option[0] != "total_timesteps")
-            others = re.sub(r"( True)?(, from step \d+ [^ ,]+)+", " at first", others)  # changed at a resume
-            axes.set_title(f"{one.env_id}\n{one.script}.py{others}, {one.steps}", linespacing=1.3)
+            axes.set_title(f"{one.env_id}\n{one.script}.py{one.shown('total_timesteps')}, {one.steps}", linespacing=1.3)
             axes.legend(frameon=False, fontsize=7.5)
         figure.supxlabel("steps", fontsize=8.5, color=GRAY)
         figure.supylabel(f"mean return of the last {WINDOW} episodes", fontsize=8.5, color=GRAY)
