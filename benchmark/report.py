@@ -39,7 +39,11 @@ PICTURED = [
     ("ppo_atari_lstm", "BreakoutNoFrameskip-v4"), ("ppo_procgen", "starpilot"),
     ("ppo_multidiscrete_mask", "MicrortsMining-v1"),
 ]  # fmt: skip
-SHORT_TABLE = [*PICTURED, ("ppo_continuous_action", "Hopper-v4"), ("ppo_continuous_action", "Walker2d-v4")]
+SHORT_TABLE = [
+    ("ppo", "CartPole-v1"), ("ppo", "Acrobot-v1"), ("ppo_shared", "CartPole-v1"),
+    ("ppo_continuous_action", "HalfCheetah-v4"), ("ppo_continuous_action", "Hopper-v4"),
+    ("ppo_continuous_action", "Walker2d-v4"), ("ppo_atari", "BreakoutNoFrameskip-v4"),
+]  # fmt: skip
 METRICS = {
     "length": "episode length", "policy_loss": "policy loss", "value_loss": "value loss", "entropy": "entropy",
     "approx_kl_ppo2": "approximate KL", "clipfrac": "clip fraction", "explained_variance": "explained variance",
@@ -109,12 +113,188 @@ class Experiment(NamedTuple):
     def name(self):
         return " ".join([f"{self.script}.py", *map(typed, self.options.items())])
 
+    def shown(self, *hidden, quote=""):
+        """ " --bf16 --num-envs 32", its options but the hidden ones; "at first" where a resume changed one."""
+        texts = (typed(option) for option in self.options.items() if option[0] not in hidden)
+        texts = (re.sub(r"( True)?(, from step \d+ [^ ,]+)+", " at first", text) for text in texts)
+        return "".join(f" {quote}{text}{quote}" for text in texts)
+
     @property
     def title(self):
         return f"{self.env_id} · {self.name}"
 
     @property
     def published(self):
+        """(mean, spread) of ppo2's score in the post, or None."""
+        return PUBLISHED.get(self.env_id) if self.script in ("ppo_atari", "ppo_continuous_action") else None
+
+    @property
+    def most(self):
+        """The steps of the run that came furthest."""
+        return max(run.about["steps"] for run in self.ours)
+
+    @property
+    def steps(self):
+        """Steps that a run was made for, and how many there are where all were stopped."""
+        wanted = max(run.about["steps_wanted"] for run in self.ours)
+        return short(wanted) if self.most == wanted else f"{short(self.most)} of {short(wanted)}"
+
+    @property
+    def done(self):
+        """The finished runs, or where none is those that came furthest."""
+        return [run for run in self.ours if run.finished or run.about["steps"] == self.most]
+
+
+def short(steps):
+    """499712 as "500k", 999424 as "1M"."""
+    return f"{round(steps / 1e6, 1):g}M" if steps >= 950_000 else f"{steps / 1e3:.0f}k"
+
+
+def experiments_of(found):
+    """A list of Experiment from what load() found: the known scripts in their order, then copies by name."""
+    table, known = [], list(PAIRS)
+    for (side, script, env_id, options, wanted), runs in found.items():
+        if side == "ours":
+            ppo2 = found.get(("ppo2", PAIRS.get(script), env_id, "{}", wanted), [])
+            ppo2 = [run for run in ppo2 if run.finished and any(run.finished for run in runs)]
+            table.append(Experiment(script, env_id, json.loads(options), runs, ppo2))
+
+    def place(one):
+        order = known.index(one.script) if one.script in known else len(known)
+        return order, one.script, one.env_id not in FIRST, one.env_id, -one.most, str(one.options)
+
+    return sorted(table, key=place)
+
+
+def left_out(found, experiments):
+    """A line for each run that is in no score, with the reason."""
+    scored = {id(run) for one in experiments for run in [*one.done, *one.ppo2]}
+    lines = []
+    for (_, script, env_id, options, wanted), runs in found.items():
+        for run in (run for run in runs if id(run) not in scored):
+            name = " ".join([script, *map(typed, json.loads(options).items())])
+            why = f"stopped at {run.about['steps']:,} of {wanted:,} steps"
+            if run.finished:
+                why = f"{wanted:,} steps, there are no runs of ours of as many"
+            lines.append(f"{env_id}, {name}, seed {run.about['seed']}: {why}")
+    return lines
+
+
+# STATISTICS
+
+
+def iqm(scores, axis=-1):
+    """Interquartile mean: the mean without the lowest and the highest quarter."""
+    return stats.trim_mean(scores, 0.25, axis=axis)
+
+
+def interval(samples, statistic):
+    """95% percentile interval of statistic(*samples), from a bootstrap that draws anew within each sample.
+
+    With a sample for each environment this is the stratified bootstrap; None where a sample is a single run, or
+    where the only one has fewer than 5: of 3 it would be their range, which holds the centre 75% of the time."""
+    if min(map(len, samples)) < 2 or (len(samples) == 1 and len(samples[0]) < 5):
+        return None
+    options = dict(n_resamples=5000, paired=False, vectorized=True, method="percentile", rng=np.random.default_rng(1))
+    return stats.bootstrap(samples, statistic, **options).confidence_interval
+
+
+class Difference(NamedTuple):
+    """The first mean less the second, its 95% interval, and p of Welch's t-test; NaN where there is nothing to test by:
+    a single run, or scores without any spread."""
+
+    mean: float
+    low: float
+    high: float
+    p: float
+
+    def verdict(self, name):
+        """Whether the first, called `name`, can be told from the second at the 5% level; "" without a test."""
+        if np.isnan(self.p):
+            return ""
+        better = f"{name} is {'better' if self.mean > 0 else 'worse'}"
+        return better if self.p < 0.05 else "cannot be told apart"
+
+    def text(self, like):
+        """ "+9.0 [-1.0, +19.0]", with the decimals that suit the score `like`."""
+        mean = signed(self.mean, like)
+        return mean if np.isnan(self.low) else f"{mean} [{signed(self.low, like)}, {signed(self.high, like)}]"
+
+
+def compare(first, second):
+    """The Difference of two sets of scores, by Welch's t-test."""
+    mean = float(np.mean(first) - np.mean(second))
+    if min(len(first), len(second)) < 2 or max(map(np.ptp, (first, second))) == 0:  # a deviation is not exactly 0 then
+        return Difference(mean, *[np.nan] * 3)
+    test = stats.ttest_ind(first, second, equal_var=False)
+    return Difference(mean, *map(float, test.confidence_interval(0.95)), float(test.pvalue))
+
+
+def scores(runs):
+    """Final scores, float64 [runs]."""
+    return np.array([run.score for run in runs])
+
+
+def compared(experiment):
+    """The Difference of an experiment to ppo2, or None without runs of ppo2."""
+    return compare(scores(experiment.done), scores(experiment.ppo2)) if experiment.ppo2 else None
+
+
+def all_together(experiments):
+    """(interquartile mean, its stratified 95% interval, environments) of our scores, over environments; or None.
+
+    0 is the mean of the first 100 episodes of ppo2's runs and 1 is ppo2's score, so where ppo2 learns nothing it says
+    nothing."""
+    samples = []
+    for one in experiments:
+        if one.ppo2 and min(len(one.done), len(one.ppo2)) > 1 and one.options.keys() <= SAME_IDEA:
+            low = np.mean([run.episodes["return"][:WINDOW].mean() for run in one.ppo2])
+            high = scores(one.ppo2).mean()
+            if high > low:
+                samples.append((scores(one.done) - low) / (high - low))
+    return (pooled(*samples), interval(samples, pooled), len(samples)) if samples else None
+
+
+def pooled(*samples, axis=-1):
+    """The interquartile mean of all runs of all environments."""
+    return iqm(np.concatenate(samples, axis=axis), axis=axis)
+
+
+def median(*samples, axis=-1):
+    """The median of the environments' means."""
+    return np.median([sample.mean(axis=axis) for sample in samples], axis=0)
+
+
+# TEXT
+
+
+def number(value, like=None):
+    """A number with the decimals that suit its size, or that of `like`."""
+    size = abs(value if like is None else like)
+    return f"{value:.0f}" if size >= 100 else f"{value:.1f}" if size >= 10 else f"{value:.2f}"
+
+
+def signed(value, like):
+    """ "+9", "-2", and "0" for what rounds to it."""
+    text = number(value, like)
+    return text.lstrip("-") if float(text) == 0 else f"+{text}" if value > 0 else text
+
+
+def p_value(p):
+    """ "0.041", or "<0.001"."""
+    return "" if np.isnan(p) else f"{p:.3f}" if p >= 0.0005 else "<0.001"
+
+
+def mean_and_spread(runs):
+    """ "478 ± 13 (5)": mean and sample standard deviation over the runs, and how many; empty without runs."""
+    if not len(runs):
+        return ""
+    values = np.asarray(runs) if isinstance(runs, np.ndarray) else scores(runs)
+    spread = f" ± {number(values.std(ddof=1), values.mean())}" if len(values) > 1 else ""
+    return f"{number(values.mean())}{spread} ({len(values)})"
+
+
+def published(self):
         """(mean, spread) of ppo2's score in the post, or None."""
         return PUBLISHED.get(self.env_id) if self.script in ("ppo_atari", "ppo_continuous_action") else None
 
@@ -324,7 +504,7 @@ def score_table(experiments):
     """The lines of a table of scores in Markdown."""
     lines = ["| script | environment | steps | ours | `ppo2` | difference |", "|---|---|---|---|---|---|"]
     for one in experiments:
-        options = "".join(f" `{typed(option)}`" for option in one.options.items())
+        options = one.shown(quote="`")
         ppo2 = "; ".join(filter(None, [mean_and_spread(one.ppo2), published(one)]))
         cells = f"`{one.script}.py`{options}", one.env_id, one.steps, mean_and_spread(one.done), ppo2, difference(one)
         lines.append(f"| {' | '.join(cells)} |")
@@ -365,9 +545,8 @@ def picture(experiments, path):
             if one.published is not None and not one.ppo2:
                 line = {"color": COLORS["ppo2"], "linestyle": "--", "linewidth": 1.2}
                 axes.axhline(one.published[0], **line, label="ppo2, published")
-            others = "".join(f" {typed(option)}" for option in one.options.items() if option[0] != "total_timesteps")
-            others = re.sub(r"( True)?(, from step \d+ [^ ,]+)+", " at first", others)  # changed at a resume
-            axes.set_title(f"{one.env_id}\n{one.script}.py{others}, {one.steps}", linespacing=1.3)
+            axes.set_title(f"{one.env_id}
+{one.script}.py{one.shown('total_timesteps')}, {one.steps}", linespacing=1.3)
             axes.legend(frameon=False, fontsize=7.5)
         figure.supxlabel("steps", fontsize=8.5, color=GRAY)
         figure.supylabel(f"mean return of the last {WINDOW} episodes", fontsize=8.5, color=GRAY)
@@ -398,21 +577,27 @@ def score_rows(experiments):
     for one in experiments:
         found = compared(one)
         ppo2 = " ".join(filter(None, [mean_and_spread(one.ppo2), published(one)]))
-        cells = [one.env_id, one.name, one.steps, mean_and_spread(one.done), iqm_and_interval(one.done), ppo2]
-        yield [*cells, iqm_and_interval(one.ppo2), difference(one), p_value(found.p) if found else ""]
+        cells = [one.env_id, one.name, one.steps, mean_and_spread(one.done), ppo2, difference(one)]
+        yield [*cells, p_value(found.p) if found else ""]
 
 
 def human_rows(experiments):
-    """(rows over all games, rows of each game) of human-normalised scores."""
-    summary, by_game = [], []
-    for (name, steps), games in human_scores(experiments).items():
+    """(rows over all games, rows of each game) of the scores of finished runs on Atari games, human-normalised: 0 is
+    the score of random play and 1 that of a human."""
+    found, summary, by_game = defaultdict(dict), [], []
+    for one in experiments:
+        game = re.sub(r"^ALE/|(NoFrameskip)?-v\d+$", "", one.env_id)
+        finished = [run for run in one.ours if run.finished]
+        if game in HUMAN and finished:
+            random, human = HUMAN[game]
+            found[one.name, one.steps][game] = normalized = (scores(finished) - random) / (human - random)
+            by_game.append([game, one.name, one.steps, f"{normalized.mean():.2f} ({len(finished)})"])
+    for (name, steps), games in found.items():
         row = [name, steps, len(games)]
         for statistic in (median, pooled):
             bounds = interval(list(games.values()), statistic)
-            value = f"{statistic(*games.values()):.2f}"
-            row.append(value + (f" [{bounds[0]:.2f}, {bounds[1]:.2f}]" if bounds else ""))
+            row.append(f"{statistic(*games.values()):.2f}" + (" [{:.2f}, {:.2f}]".format(*bounds) if bounds else ""))
         summary += [row] if len(games) > 1 else []
-        by_game += [[game, name, steps, f"{each.mean():.2f} ({len(each)})"] for game, each in games.items()]
     return summary, sorted(by_game)
 
 
