@@ -14,6 +14,7 @@ import csv
 import hashlib
 import json
 import lzma
+import subprocess
 import sys
 from itertools import accumulate
 from pathlib import Path
@@ -60,6 +61,13 @@ def blob(file):
     return hashlib.sha1(b"blob %d\0" % len(text) + text).hexdigest()
 
 
+def commit_of(about, script, source):
+    """The commit of the checkout that run.json names, if the script's text is the one in it; else None."""
+    commit = (about.get("commit") or "").removesuffix("-dirty")
+    found = subprocess.run(["git", "rev-parse", f"{commit}:{script}.py"], cwd=ROOT, capture_output=True, text=True)
+    return commit if found.stdout.strip() == source else None
+
+
 def newest_step(run):
     """The step of a run's newest checkpoint; 0 without one."""
     return max((int(path.stem[-12:]) for path in run.glob(f"checkpoint_{STEP}.pt")), default=0)
@@ -96,7 +104,7 @@ def resumes(run, script):
             break  # nothing was trained from there on
         if text.exists() and blob(text) != source:
             source = blob(text)
-            texts.append({"step": step, "source": source, "commit": about.get("commit")})
+            texts.append({"step": step, "source": source, "commit": commit_of(about, script, source)})
         default = {"exp_name": script} | (defaults(text.read_text()) if text.exists() else {})
         for name in about["args"].keys() - NOT_OPTIONS:
             value, first = about["args"][name], args.get(name, default.get(name))
@@ -126,7 +134,8 @@ def describe(run):
         if args.get("resume"):
             raise Broken(f"begun from {args['resume']}: its log does not have what was before")
         script, env_id = Path(about["script"]).stem, args["env_id"]
-        about |= {"script": script, "source": blob(run / f"{script}.py")}
+        about |= {"script": script, "source": (source := blob(run / f"{script}.py"))}
+        about |= {"commit": commit_of(about, script, source)}
         texts, changed = resumes(run, script)
         if {"num_envs", "num_steps"} & changed.keys():
             raise Broken("num_envs or num_steps was changed at a resume")
@@ -230,7 +239,7 @@ def collect(run, results, machine="unknown"):
     file, (episodes, updates) = result_file(results, about), read(run, about)
     names = {name: name.lower().replace("_", "-") for name in about["versions"]}
     about["versions"] = {names[name]: v for name, v in about["versions"].items() if names[name] in PACKAGES}
-    about |= {"steps": int(updates["step"][-1]), "machine": machine, "commit": about.get("commit")}
+    about |= {"steps": int(updates["step"][-1]), "machine": machine}
     if (run / "sweep.json").exists():  # the launcher knows the machine, and a recipe with its commit
         about |= json.loads((run / "sweep.json").read_text())
     ours, args = about.pop("ours"), about.pop("args")

@@ -95,7 +95,11 @@ def measure(script, updates, options):
     module.Run.log_update = timed_update
     if launched := "TORCHELASTIC_RUN_ID" in os.environ:
         module.dist.all_reduce, module.dist.all_gather = timed(module.dist.all_reduce), timed(module.dist.all_gather)
-    module.every_rank(module) if launched and hasattr(module, "every_rank") else module.main()
+    try:
+        module.every_rank(module) if launched and hasattr(module, "every_rank") else module.main()
+    except SystemExit as end:
+        if end.code:
+            raise
 
     first, last = rows[WARMUP - 1], rows[-1]
     keys = "end", "cpu", "environment", "collectives"

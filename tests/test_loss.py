@@ -7,7 +7,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from toy_envs import SCRIPTS, of_scripts
+from toy_envs import LSTM, PROCGEN, SCRIPTS, of_scripts
 
 import ppo
 import ppo_atari_multigpu
@@ -144,3 +144,22 @@ def test_the_gradient_is_clipped_to_a_norm_and_the_log_has_the_norm_before(large
     stats = ppo.clipped_gradient(agent, minibatch, 0.2, args)
     assert 0.01 < before < 100 and stats["grad_norm"].item() == pytest.approx(before, rel=1e-4)
     assert norm() == pytest.approx(min(before, largest), rel=1e-4)
+
+
+@with_ppo_loss
+def test_no_tensor_of_an_update_stays_on_the_cpu(script, monkeypatch):
+    """On torch's device "meta", which holds no numbers: mixed devices and reading a number are errors."""
+    if script is LSTM:
+        pytest.skip("its sequences are cut where episodes end, which the host must read")
+    obs = gym.spaces.Box(0, 255, script.images, np.uint8) if script.images else gym.spaces.Box(-1, 1, (4,))
+    obs = gym.spaces.Box(0, 255, (3, 64, 64), np.uint8) if script is PROCGEN else obs
+    actions = gym.spaces.Box(-1, 1, (2,)) if script.box else gym.spaces.Discrete(3)
+    actions = gym.spaces.MultiDiscrete([3, 2]) if script.several else actions
+    agent = script.module.Agent(SimpleNamespace(single_observation_space=obs, single_action_space=actions)).to("meta")
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())  # which "meta" does not have
+    with torch.device("meta"):
+        minibatch = random_minibatch() | {"masks": torch.ones(B, 5, dtype=torch.bool)}
+        minibatch["obs"] = torch.zeros(B, *obs.shape)
+    minibatch["actions"] = agent(minibatch["obs"])[0].sample()
+    stats = script.module.clipped_gradient(agent, minibatch, 0.1, script.module.Args())
+    assert {scalar.device.type for scalar in stats.values()} == {"meta"}

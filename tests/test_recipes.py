@@ -1,7 +1,7 @@
 """Each recipe applies to its script without fuzz, and trains; where it has state of its own, it resumes with it."""
 
 import contextlib
-import difflib
+import copy
 import importlib
 import math
 import os
@@ -12,10 +12,9 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import gymnasium as gym
 import pytest
 import torch
-from toy_envs import ROOT, TEXTS, Clock, checkpoint, needs_procgen, patched, scalars, train
+from toy_envs import ROOT, TEXTS, checkpoint, needs_procgen, patched, scalars, train
 
 import enjoy
 
@@ -117,20 +116,19 @@ def test_the_index_is_up_to_date(tmp_path, monkeypatch):
 # The tool
 
 BEFORE = "import a\n\n\ndef f(x):\n    y = x\n    return y + 1\n\n\n# That was PPO. And this is not.\nprint(1)\n"
-RECIPE = "what: w\nwhy: y\nsource: s\nscript: s.py\ncommand: c\n"
+HEADER = "what: w\nwhy: y\nsource: s\nscript: s.py\ncommand: c\n"
 
 
 @pytest.fixture
-def repository(tmp_path, monkeypatch):
-    """The tool in a repository with a script and a recipe, as a function that writes the script and refreshes."""
-    git = ["git", "-C", tmp_path, "-c", "user.name=a", "-c", "user.email=a@example.org"]
-    script, file = tmp_path / "s.py", tmp_path / "recipes/with/two.diff"
-    file.parent.mkdir(parents=True)
+def refresh(tmp_path, monkeypatch):
+    """A function that writes a script and refreshes a recipe which was made for BEFORE, in a repository."""
+    script, file = tmp_path / "s.py", tmp_path / "two.diff"
+    monkeypatch.setattr(tool, "ROOT", tmp_path)
     script.write_text(BEFORE)
-    file.write_text(RECIPE + tool.diff("s.py", BEFORE, BEFORE.replace("y + 1", "y + 2")))
+    git = ["git", "-C", tmp_path, "-c", "user.name=a", "-c", "user.email=a@example.org"]
     for command in (["init", "-q"], ["add", "s.py"], ["commit", "-qm", "a"]):
         subprocess.run([*git, *command], check=True)
-    monkeypatch.setattr(tool, "ROOT", tmp_path)
+    file.write_text(HEADER + tool.diff("s.py", BEFORE, BEFORE.replace("y + 1", "y + 2")))
 
     def refresh(text):
         script.write_text(text)
@@ -139,33 +137,24 @@ def repository(tmp_path, monkeypatch):
     return refresh
 
 
-def test_a_recipe_follows_its_script(repository, tmp_path):
-    """Also where a line of its context has changed, so that the old diff does not apply any more."""
+def test_a_recipe_follows_its_script(refresh, tmp_path):
+    """Also if a line of its context has changed, so that the old diff does not apply."""
     after = BEFORE.replace("import a\n", "import a\nimport b\n").replace("def f(x)", "def f(x, z)")
     with pytest.raises(ValueError):
-        tool.apply(tool.read(tmp_path / "recipes/with/two.diff"), after)
-    fresh = repository(after)
-    assert tool.apply(fresh, after) == after.replace("y + 1", "y + 2")
+        tool.apply(tool.read(tmp_path / "two.diff"), after)
+    assert tool.apply(refresh(after), after) == after.replace("y + 1", "y + 2")
 
 
-def test_a_recipe_whose_own_line_has_changed_is_named(repository, tmp_path):
-    with pytest.raises(ValueError, match="with/two: the script has changed in the same lines"):
-        repository(BEFORE.replace("y + 1", "y + 3"))
+def test_a_recipe_whose_own_line_has_changed_is_named(refresh, tmp_path):
+    with pytest.raises(ValueError, match="two: the script has changed in the same lines"):
+        refresh(BEFORE.replace("y + 1", "y + 3"))
     assert "<<<<<<<" in (tmp_path / "build/two.py").read_text()
 
 
-def test_a_recipe_must_not_change_the_plumbing(repository, tmp_path):
-    """And says so, also where the recipe's other lines still fit."""
+def test_what_is_no_recipe(refresh, tmp_path):
     with pytest.raises(ValueError, match="must not change"):
-        tool.diff("s.py", BEFORE, after := BEFORE.replace("print(1)", "print(2)"))
-    lines = BEFORE.splitlines(keepends=True), after.splitlines(keepends=True)
-    (tmp_path / "recipes/with/two.diff").write_text(RECIPE + "".join(difflib.unified_diff(*lines, "s.py", "s.py")))
-    with pytest.raises(ValueError, match="a recipe must not change"):
-        repository(BEFORE)
-
-
-def test_a_header_that_lacks_a_line(tmp_path):
-    (tmp_path / "r.diff").write_text(RECIPE.replace("source: s\n", "") + "--- s.py\n+++ s.py\n")
+        tool.diff("s.py", BEFORE, BEFORE.replace("print(1)", "print(2)"))
+    (tmp_path / "r.diff").write_text(HEADER.replace("source: s\n", "") + "--- s.py\n+++ s.py\n")
     with pytest.raises(ValueError, match="the header has"):
         tool.read(tmp_path / "r.diff")
 
@@ -191,15 +180,17 @@ def killed(run, update):
 
 
 @of_recipes("kl-penalty", "kl-learning-rate", "muon", "ppg", "rnd", "value-normalization")
-def test_its_own_state_survives_a_resume(recipe, made, tmp_path, monkeypatch):
-    """In an environment without chance, whose games end with the rollout, a resumed run ends as the undisturbed one."""
-    monkeypatch.setattr(made.module, "make_env", lambda *_: gym.wrappers.RecordEpisodeStatistics(Clock(images=False)))
-    run = train(made, "--no-cuda --total-timesteps 192 --num-envs 2 --num-steps 32 --save-every 1", tmp_path / "run")
-    killed(run, 2)
-    undisturbed = train(made, "--no-cuda --total-timesteps 192 --num-envs 2 --num-steps 32", tmp_path / "other")
-    again = checkpoint(train(made, f"--resume {run}", tmp_path / "run"))
-    assert again["parts"].keys() == checkpoint(undisturbed)["parts"].keys()
-    assert same(again["parts"], checkpoint(undisturbed)["parts"])
+def test_its_own_state_survives_a_resume(recipe, made, tmp_path):
+    run = train(made, f"{TINY['ppo.py']} --no-cuda", tmp_path)
+    saved, loaded, start = checkpoint(run)["parts"], {}, made.module.Run.start
+
+    def spy(self, device, **parts):
+        start(self, device, **parts)
+        loaded.update(copy.deepcopy({name: part.state_dict() for name, part in parts.items()}))
+
+    with patched((made.module.Run, "start", spy)):
+        train(made, f"--resume {run} --total-timesteps 192", tmp_path)
+    assert same(loaded, saved) and not same(checkpoint(run)["parts"], saved)
 
 
 def same(one, other):
@@ -298,29 +289,6 @@ def test_the_penalty_can_rise_again(recipe, made, tmp_path):
     """Halved in each of 12 updates, its weight stops above 0."""
     run = train(made, "--no-cuda --total-timesteps 768 --num-envs 2 --num-steps 32 --kl-aim 1", tmp_path / "run")
     assert checkpoint(run)["parts"]["agent"]["penalty"].item() == pytest.approx(1e-3)
-
-
-OWN_POLICIES = [by_name[name] for name in ("without/continuous-1", "without/continuous-3", "without/multidiscrete-1")]
-OWN_POLICIES += [by_name["with/beta"], by_name["with/squashed-gaussian"], by_name["with/state-dependent-std"]]
-
-
-@of_recipes(*OWN_POLICIES)
-def test_greedy_play(recipe, made, tmp_path):
-    """enjoy.py --greedy takes, of 500 samples of such a policy, one at least as likely; of Beta's its mean."""
-    run = train(made, f"{TINY[recipe.script.name]} --no-cuda", tmp_path / "run")
-    assert enjoy.enjoy(enjoy.Args(run, episodes=1, greedy=True, trust=True))
-    envs, agent = enjoy.rebuild(made.module, checkpoint(run), tmp_path)
-    with contextlib.closing(envs), torch.no_grad():
-        agent.policy.weight.mul_(100)  # less uniform
-        policy, _ = agent(torch.from_numpy(envs.reset(seed=1)[0]))
-        samples = torch.cat([policy.sample() for _ in range(500)])
-        best = enjoy.mode(policy)
-        assert best.shape == samples[:1].shape and best.dtype == samples.dtype
-        if recipe.name == "with/beta":
-            torch.testing.assert_close(best[0], samples.mean(0), atol=0.1, rtol=0)
-        elif recipe.name != "with/squashed-gaussian":  # the likeliest before tanh is not the likeliest after
-            likely = torch.cat([policy.log_prob(sample[None]) for sample in samples])
-            assert policy.log_prob(best) >= likely.max() - 1e-4
 
 
 @of_recipes("evaluation", "evaluation-normalized")

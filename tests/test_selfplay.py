@@ -287,7 +287,7 @@ gym.register("Uneven-v0", Uneven, disable_env_checker=True)
 
 @pytest.mark.parametrize(
     ("options", "named"),
-    [("toy_envs:Choices-v0", "no game of two"), ("Uneven-v0", "no game of two"), ("Signs-v0 --num-envs 7", "be even")],
+    [("toy_envs:Choices-v0", "not a game"), ("Uneven-v0", "not a game"), ("Signs-v0 --num-envs 7", "even")],
 )
 def test_what_is_no_game_of_two(options, named, tmp_path):
     with pytest.raises(SystemExit, match=rf"^error: [^\n]*{named}[^\n]*$"):

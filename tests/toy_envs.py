@@ -106,8 +106,8 @@ CONTINUOUS = Script(
 )  # fmt: skip
 PROCGEN = ATARI._replace(
     name="ppo_procgen", parent="ppo_shared", marks={"procgen 1", "continuous 8", "continuous 9"},
-    unfit={"CartPole-v1": "Procgen has no game CartPole-v1"},
-    near_miss=("starpilt", "starpilot"),
+    unfit={"CartPole-v1": "no Procgen game"},
+    near_miss=("starpilt", "Starpilot"),
     quick="--total-timesteps 1536 --num-envs 8 --num-steps 64 --update-epochs 1",
     images=(4, 64, 64),
     defaults={
@@ -121,7 +121,7 @@ MASK = MULTIDISCRETE._replace(name="ppo_multidiscrete_mask", parent="ppo_multidi
 MULTIGPU = ENVPOOL._replace(name="ppo_atari_multigpu", parent="ppo_atari_envpool", marks={"aux 2"})
 SELFPLAY = Script(
     "ppo_selfplay", "ppo", {"selfplay 1"},
-    unfit={"CartPole-v1": "ppo.py", "Pendulum-v1": "no game of two"},
+    unfit={"CartPole-v1": "ppo.py", "Pendulum-v1": "not a game of two"},
     near_miss=("SlimeVoley-v0", "SlimeVolley"),
     quick="--env-id toy_envs:Signs-v0 --num-envs 4 --total-timesteps 4096",
     tiny="--env-id toy_envs:Signs-v0 --total-timesteps 512 --num-envs 2 --num-steps 32",
