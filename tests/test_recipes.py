@@ -179,7 +179,7 @@ def killed(run, update):
     newest.unlink()
 
 
-@of_recipes("kl-penalty", "kl-learning-rate", "muon", "ppg", "rnd", "value-normalization")
+@of_recipes("kl-penalty", "kl-learning-rate", "muon", "normalization", "ppg", "rnd", "value-normalization")
 def test_its_own_state_survives_a_resume(recipe, made, tmp_path):
     run = train(made, f"{TINY['ppo.py']} --no-cuda", tmp_path)
     saved, loaded, start = checkpoint(run)["parts"], {}, made.module.Run.start
