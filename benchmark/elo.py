@@ -84,22 +84,19 @@ def main():
     torch.set_num_threads(1)
     chosen = sorted({round(i) for i in np.linspace(len(files) - 1, 0, args.players)})
     loaded = [enjoy.load(files[i]) for i in chosen]
-    script = enjoy.import_script(loaded[-1][0]["script"], args.run)
+    script, options, *_ = loaded[-1]
     if not hasattr(script, "Seats"):
-        sys.exit(f"error: {args.run} is no run of a game of two: {loaded[-1][0]['script']} has no Seats")
-    agents = [None]
-    for state, _ in loaded:
-        envs, agent = enjoy.rebuild(script, state, None, capture_video=False)
-        envs.close()
-        agents.append(agent)
-    options = script.Args(**loaded[-1][0]["args"])
+        sys.exit(f"error: {args.run} is no run of a game of two: {script.__file__} has no Seats")
+    envs = enjoy.make_envs(*loaded[-1][:3])
+    agents = [None, *(enjoy.Player(*each[:3], envs).agent for each in loaded)]
+    envs.close()
     options = dataclasses.replace(options, env_id=args.env_id or options.env_id)
     wins = tournament(script, agents, options, args.games, args.seed)
     rates = wins / args.games
     print(f"{options.env_id}, {args.games} games of each pair. A draw is half a win.\n")
     print("| steps | rating | wins against random | against the one before | against the last |\n|---|---|---|---|---|")
     for player, rating in enumerate(ratings(wins)):
-        steps = f"{loaded[player - 1][0]['global_step']:,}" if player else "random"
+        steps = f"{loaded[player - 1][2]['global_step']:,}" if player else "random"
         cells = [0, player - 1, len(agents) - 1]
         shown = [f"{rates[player, other]:.1%}" if other >= 0 and other != player else "" for other in cells]
         print(f"| {steps} | {rating:.0f} | {' | '.join(shown)} |")
