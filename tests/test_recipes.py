@@ -42,6 +42,7 @@ TINY = {
     "ppo_multidiscrete.py": "--env-id toy_envs:Choices-v0 --total-timesteps 128 --num-envs 2 --num-steps 32",
     "ppo_multidiscrete_mask.py": "--env-id toy_envs:Choices-v0 --total-timesteps 128 --num-envs 2 --num-steps 32",
 }
+TINY["with/image-and-vector"] = TINY["ppo_atari.py"] + " --env-id recipes.environments:ImageAndVector-v0"
 
 
 def patched_script(recipe):
@@ -165,7 +166,8 @@ def test_what_is_no_recipe(refresh, tmp_path):
 @every_recipe
 def test_it_trains(recipe, made, tmp_path):
     """Two updates, after which all weights are finite and some have moved."""
-    run = train(made, f"{TINY[recipe.header['script']]} --no-cuda --save-every 1", tmp_path / "run")
+    options = TINY.get(recipe.name, TINY[recipe.script.name])
+    run = train(made, f"{options} --num-minibatches 2 --no-cuda --save-every 1", tmp_path / "run")
     first, last = (checkpoint(run, which)["parts"]["agent"] for which in (0, -1))
     assert all(torch.as_tensor(weight).isfinite().all() for weight in last.values())
     assert any(not torch.equal(first[name], last[name]) for name in last)
@@ -179,7 +181,9 @@ def killed(run, update):
     newest.unlink()
 
 
-@of_recipes("kl-penalty", "kl-learning-rate", "muon", "normalization", "ppg", "rnd", "value-normalization")
+@of_recipes(
+    "average-policy", "kl-penalty", "kl-learning-rate", "muon", "normalization", "ppg", "rnd", "value-normalization"
+)
 def test_its_own_state_survives_a_resume(recipe, made, tmp_path):
     run = train(made, f"{TINY['ppo.py']} --no-cuda", tmp_path)
     saved, loaded, start = checkpoint(run)["parts"], {}, made.module.Run.start
