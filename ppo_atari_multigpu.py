@@ -268,6 +268,15 @@ def gather(part):
     return parts
 
 
+def join_ends(ends):
+    """[aux 2] The infos of a step in which episodes ended in some of several groups of environments."""
+    ends = [end for end in ends if end]
+    if not ends:
+        return {}
+    episode = {name: np.concatenate([end["episode"][name] for end in ends]) for name in ("r", "l")}
+    return {"final_info": {"_episode": np.concatenate([end["_episode"] for end in ends]), "episode": episode}}
+
+
 def sum_over_ranks(agent, stats, share):
     """[aux 2] Sums the gradients and the scalars over the ranks, each times the rank's share of the minibatch."""
     if dist.is_initialized():
@@ -359,7 +368,8 @@ def train(args, run):
         advantages = gae(rewards, values.cpu().numpy(), dones, next_value, next_done, args.gamma, args.gae_lambda)
         batch["returns"] = returns = torch.from_numpy(advantages).to(device) + values
         # [aux 2] the values and returns of all ranks, each [M, N]
-        values, returns = torch.cat(gather(torch.stack([values, returns]).cpu()), dim=-1).to(device)
+        columns = gather(torch.stack([values, returns]).unflatten(-1, (-1, args.num_envs)).cpu())
+        values, returns = torch.stack(columns, dim=-2).flatten(-3).to(device)
         batch = {name: column.flatten(0, 1) for name, column in batch.items()}  # each [M * N, ...]
 
         stats = []
@@ -398,7 +408,7 @@ def make_run(args, signals):
     if os.environ["TORCHELASTIC_MAX_RESTARTS"] != "0" and not safe:
         sys.exit("error: --max-restarts needs TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, and --standalone or --rdzv-id")
     if gpus:
-        torch.cuda.set_device(local_rank % gpus)
+        torch.cuda.set_device(local_rank * max(gpus // local_ranks, 1) % gpus)  # the first of equal parts of the GPUs
     backend = "gloo" if gpus < local_ranks else "cpu:gloo,cuda:nccl"  # NCCL does not let ranks share a GPU
     dist.init_process_group(backend, timeout=timedelta(minutes=5))
     mark = f"torchrun-{zlib.crc32(run_id.encode()):08x}"  # a file in the folder of the run with this --rdzv-id
@@ -432,15 +442,13 @@ def make_run(args, signals):
             dist.destroy_process_group()
 
         def log_step(self, infos):
-            end = infos.get("final_info", {"_episode": [], "episode": {"r": [], "l": []}})
-            self.ends.append((end["_episode"], end["episode"]["r"], end["episode"]["l"]))
+            self.ends.append(infos.get("final_info"))
 
         def log_update(self, scalars):
             signals, ends = zip(*gather((self.signal, self.ends)), strict=True)
             if rank == 0:
                 for step in zip(*ends, strict=True):
-                    ended, scores, lengths = (np.concatenate(parts) for parts in zip(*step, strict=True))
-                    super().log_step({"final_info": {"_episode": ended, "episode": {"r": scores, "l": lengths}}})
+                    super().log_step(join_ends(step))
                 super().log_update(scalars)
             if os.getppid() != parent:
                 sys.exit(f"error: the torchrun of rank {rank} has ended")
