@@ -6,30 +6,26 @@
 #   "ale-py>=0.12", "opencv-python-headless>=4.11", "moviepy>=2.2", "pygame-ce>=2.5",
 # ]
 # ///
-"""Plays whole games with a saved agent of any of the scripts, or of an edited copy of one; tells, shows or films them.
+"""Plays whole games with a saved agent, prints their returns, shows or films them, or exports the agent to ONNX.
 
     python enjoy.py runs/CartPole-v1__ppo__1__20261122-092953-204117        (python enjoy.py --help lists every option)
 
-The run's folder holds the script that made it: environments and agent are rebuilt by that very file. A checkpoint
-that lies without it is rebuilt by the script of that name beside enjoy.py.
+The script in the run's folder rebuilds environment and agent, so edited scripts play too; its options, for example
+--num-levels 0, may follow. A checkpoint outside its folder is played by the script of that name beside enjoy.py.
 """
 
+import collections
 import dataclasses
-import importlib.util
 import inspect
-import json
-import os
-import pickle
+import logging
 import re
-import signal
 import sys
 import tempfile
 import time
+import types
+import warnings
 import zipfile
 from pathlib import Path
-
-if __name__ == "__main__" and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends the imports below without a traceback
 
 import gymnasium as gym
 import numpy as np
@@ -37,373 +33,276 @@ import torch
 import tyro
 from torch import nn
 
-NEW_GAMES = 1_000_000  # what is added to the seed: a run's own games have its seed and those that follow
-LONGEST_FILM = 10_000  # frames; each stays in memory until its film is written
-# The planes of Gym-µRTS: hit points, resources, owner (nobody, the agent, its enemy), unit, and what it is doing
-MICRORTS = (5, 5, 3, 8, 6)
-UNITS = "", "ore", "base", "barr.", "work.", "light", "heavy", "rang."
+STEP = "[0-9]" * 12  # in the names of checkpoints, and of the script's copies that a resume makes
 
 
 @dataclasses.dataclass(frozen=True)
 class Args:
-    run: tyro.conf.Positional[Path]  # folder of a run, or one of its checkpoints
-    episodes: int = 20  # whole games to play
-    greedy: bool = False  # take the likeliest action, not a sample
-    opponent: str | None = None  # in a game of two, a run, a checkpoint or "random"; without, the agent plays itself
-    seed: int = 0  # of the games and the samples
-    set: tyro.conf.UseAppendAction[tuple[tuple[str, ...], ...]] = ()  # options of the script, as in num_levels=0
-    video: bool = False  # film every game
-    video_folder: Path | None = None  # where the films go instead of the run's folder
+    run: tyro.conf.Positional[Path]  # folder of a run, or a checkpoint
+    episodes: int = 20  # number of whole games
+    greedy: bool = False  # take the most likely action instead of a sample
+    opponent: str | None = None  # in a game of two: a run, a checkpoint or "random"; by default the agent itself
+    seed: int = 0  # seed of the games and of the samples
     render: bool = False  # show the games in a window
-    trust: bool = False  # load a checkpoint even if it can run code or imports a module: it is your own
+    video: bool = False  # film the games into the run's folder
+    export: Path | None = None  # write the greedy policy to this ONNX file, and play with it
 
 
-def is_whole(path):
-    """Whether a checkpoint is all there: a zip file, every part of which has its checksum."""
-    try:
-        with zipfile.ZipFile(path) as file:
-            return file.testzip() is None
-    except PermissionError:
-        raise
-    except Exception:  # damaged bytes can raise anything
-        return False
+def load_checkpoint(path):
+    """(state, file): the newest whole checkpoint in a run's folder, or the file given. Runs no code from the file."""
+    for file in sorted(path.glob(f"checkpoint_{STEP}.pt"), reverse=True) if path.is_dir() else [path]:
+        try:
+            damaged = zipfile.ZipFile(file).testzip()  # torch does not verify the checksums
+            state = torch.load(file, map_location="cpu", weights_only=True)
+            if damaged is None and {"script", "args", "parts", "global_step"} <= state.keys():
+                return state, file
+        except Exception as error:  # damaged bytes can raise anything
+            if isinstance(error, OSError):
+                raise
+        print(f"{file} is no checkpoint of these scripts, damaged, or could run code when loaded")
+    sys.exit(f"error: {path} has no checkpoint to play")
 
 
-def load(path, trust=False):
-    """(state, file) of a run's newest checkpoint, or of the one given. Runs no code out of it, unless trusted.
-
-    Raises SystemExit where there is none, or it is damaged (names the one before), or needs trust."""
-    files = sorted(path.glob("checkpoint_*.pt")) if path.is_dir() else [path]
-    if not files or not files[-1].exists():
-        sys.exit(f"error: {path}: " + ("there is no checkpoint in this folder" if path.is_dir() else "no such file"))
-    file = files[-1]
-    if not is_whole(file):
-        before = [f for f in sorted(file.parent.glob("checkpoint_*.pt")) if f.name < file.name and is_whole(f)]
-        offer = f"the one before is whole: python enjoy.py {before[-1]}" if before else "there is none before it"
-        sys.exit(f"error: {file} is no whole checkpoint: damaged or cut off; {offer}")
-    try:
-        state = torch.load(file, map_location="cpu", weights_only=not trust)
-    except pickle.UnpicklingError:
-        sys.exit(f"error: {file} is refused: loading it can run code; if it is your own work, --trust loads it")
-    except RuntimeError:
-        state = None
-    if not isinstance(state, dict) or not {"script", "args", "parts"} <= state.keys():
-        sys.exit(f"error: {file} is no checkpoint of these scripts")
-    if ":" in str(state["args"].get("env_id")) and not trust:
-        sys.exit(f"error: {file}: its environment {state['args']['env_id']} imports a module; --trust lets it")
-    return state, file
-
-
-def import_script(name, folder):
-    """The script as a module: the run's own source in `folder`, or else the script of that name beside enjoy.py."""
-    beside = Path(__file__).parent
-    first = re.sub(r"(_\d{12,})+\.py$", ".py", name)  # a resume's copy has its step in its name
-    found = [path for path in (folder / name, beside / first) if Path(name).name == name and path.is_file()]
-    if not found:
-        sys.exit(f"error: the checkpoint needs its script {name}, which is neither in {folder} nor in {beside}")
-    if found[0].parent != folder:
-        print(f"{folder} has no {name}: taking {found[0]}")
-    spec = importlib.util.spec_from_file_location(f"played_{found[0].stem}", found[0])
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # nothing new in the run's folder
-    try:
-        spec.loader.exec_module(module)
-    except ModuleNotFoundError as error:
-        sys.exit(f"error: {found[0]}: {error}: install it, or name its folder in PYTHONPATH if it is a file of yours")
-    except SyntaxError as error:
-        sys.exit(f"error: {found[0]}: {error}")
-    finally:
-        sys.dont_write_bytecode = writes
-    if lacks := [part for part in ("Args", "make_envs", "Agent") if not hasattr(module, part)]:
-        sys.exit(f"error: {found[0]} has no {', '.join(lacks)}, which enjoy.py rebuilds a run with")
-    return module
+def load(path, words=()):
+    """(script, options, state, file): the script as a module; `words` of the command line change the run's options."""
+    state, file = load_checkpoint(path)
+    stem = re.sub(r"(_\d{12})?\.py$", "", Path(state["script"]).name)
+    copies = [file.with_name(f"{stem}.py"), *sorted(file.parent.glob(f"{stem}_{STEP}.py"))]
+    copies = [copy for copy in copies if copy.exists() and int(copy.stem[len(stem) + 1 :] or 0) <= state["global_step"]]
+    source = [beside := Path(__file__).resolve().with_name(f"{stem}.py"), *copies][-1]
+    script = sys.modules[f"played_{stem}"] = types.ModuleType(f"played_{stem}")
+    script.__file__ = str(source)
+    exec(compile(source.read_text(encoding="utf-8"), source, "exec"), vars(script))
+    options = tyro.cli(script.Args, args=words, default=script.Args(**state["args"]), prog="enjoy.py RUN")
+    if source.resolve() == beside and ":" in options.env_id and not any(options.env_id in word for word in words):
+        sys.exit(f"error: {file} imports a module; if you trust {options.env_id}, add --env-id {options.env_id}")
+    return script, options, state, file
 
 
 def layers(envs):
-    """The environments and, one by one, what they wrap, down to the first single environment."""
+    """The vector of environments and what it wraps, one by one, down to the first single environment."""
     while envs is not None:
         yield envs
         envs = vars(envs).get("env") or next(iter(vars(envs).get("envs", ())), None)
 
 
-def freeze(envs):
-    """Lets no running statistics change any more: by the switch of a wrapper that has one, else whatever they are."""
-    for layer in layers(envs):
-        if hasattr(layer, "frozen"):
-            layer.frozen = True
-            continue
-        for stats in vars(layer).values():
-            if all(hasattr(stats, name) for name in ("mean", "var", "update")):
-                stats.update = lambda *args, **kwargs: None
+def make_envs(script, options, state, **changes):
+    """One environment of the checkpoint's run, or the two seats of one game, with the statistics that it saved."""
+    changes |= {"num_envs": 2 if hasattr(script, "Seats") else 1, "num_minibatches": 1, "async_envs": False}
+    changes = {name: changes[name] for name in changes.keys() & vars(options).keys()}
+    with tempfile.TemporaryDirectory() as folder:
+        envs = script.make_envs(dataclasses.replace(options, **changes), Path(folder))
+    if "envs" in state["parts"]:
+        envs.load_state_dict(state["parts"]["envs"])
+    for layer in layers(envs):  # Normalize keeps its statistics, and RecordVideo makes no film
+        layer.frozen, layer.episode_trigger = True, lambda episode: False
+    return envs
 
 
-def rebuild(script, state, folder, **options):
-    """One environment and the agent, as in the checkpoint's run but for the `options` that the script has."""
-    known = {field.name for field in dataclasses.fields(script.Args)}
-    one = {"num_envs": 2 if hasattr(script, "Seats") else 1, "num_minibatches": 1, "async_envs": False}  # or one of two
-    options = one | options
-    try:
-        args = script.Args(**state["args"] | {name: value for name, value in options.items() if name in known})
-        envs = script.make_envs(args, folder)
-        wanted = known & inspect.signature(script.Agent).parameters.keys() - {"bf16"}  # weights are float32
-        agent = script.Agent(envs, **{name: getattr(args, name) for name in wanted})
-        agent.load_state_dict(state["parts"]["agent"])
-        if "envs" in state["parts"]:
-            envs.load_state_dict(state["parts"]["envs"])
-    except (TypeError, RuntimeError, AttributeError) as error:
-        reason = " ".join(str(error).split("\n")[:2])
-        drawing = f" (MuJoCo draws with MUJOCO_GL={gl}, if that is it)" if (gl := os.environ.get("MUJOCO_GL")) else ""
-        sys.exit(f"error: the checkpoint does not fit {script.__file__}: {reason}{drawing}")
-    freeze(envs)
-    return envs, agent.eval()
+class Player(nn.Module):
+    """A saved agent; it is given observations and what else it asks for: a recurrent state and dones, or masks."""
 
+    def __init__(self, script, options, state, envs, greedy=False):
+        super().__init__()
+        self.script, self.envs, self.greedy, self.state = script, envs, greedy, {}
+        known = inspect.signature(script.Agent).parameters.keys() & vars(options).keys() - {"bf16"}  # plays in float32
+        self.agent = script.Agent(envs, **{name: getattr(options, name) for name in known}).eval().requires_grad_(False)
+        self.agent.load_state_dict(state["parts"]["agent"])
+        if "state" in inspect.signature(self.agent.forward).parameters:
+            [core] = [module for module in self.agent.modules() if isinstance(module, nn.RNNBase)]
+            names = ("hidden", "cell") if isinstance(core, nn.LSTM) else ("hidden",)
+            self.state = {name: torch.zeros(core.num_layers, 1, core.hidden_size) for name in names}
 
-def changed(args, settings):
-    """The options of a run, {name: value}, that settings such as "num_levels=0" change; each keeps its type."""
-    options = {}
-    for setting in settings:
-        name, _, text = setting.partition("=")
-        name = name.strip("-").replace("-", "_")
-        names = [known for known in args if known != "num_envs"]  # one game is played at a time
-        if name not in names or not text:
-            sys.exit(f"error: --set {setting}: it must be name=value, the name one of {', '.join(names)}")
-        try:
-            value = json.loads({"None": "null", "True": "true", "False": "false"}.get(text, text))
-        except ValueError:
-            value = text
-        kinds = {float: (int, float), type(None): (int, float, str)}.get(type(args[name]), type(args[name]))
-        if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool):
-            sys.exit(f"error: --set {setting}: {name} is {args[name]!r} in the run, and the value of another type")
-        options[name] = value
-    return options
+    def inputs(self, obs, dones, infos):
+        """What the agent asks for, as tensors by name. dones, bool [B]: the observations [B, ...] open episodes."""
+        inputs = {"obs": torch.from_numpy(obs)}
+        if self.state:
+            inputs |= {name: state.expand(-1, len(obs), -1) for name, state in self.state.items()}
+            inputs["dones"] = torch.from_numpy(dones)
+        if hasattr(self.script, "action_masks"):
+            inputs["masks"] = self.script.action_masks(self.envs, infos)
+        return inputs
 
+    def policy(self, inputs):
+        """The policy, and the recurrent state after it, by name."""
+        state = [inputs[name] for name in self.state]
+        memory = [tuple(state) if len(state) > 1 else state[0], inputs["dones"]] if state else []
+        policy, _, *state = self.agent(inputs["obs"], *memory)
+        policy = policy.masked(inputs["masks"]) if "masks" in inputs else policy
+        return policy, dict(zip(self.state, state[0] if len(self.state) > 1 else state, strict=True))
 
-def initial_state(agent, num_games):
-    """Zeros for the agent's LSTM or GRU, float32 [layers, num_games, hidden]; two of them for an LSTM."""
-    recurrent = [module for module in agent.modules() if isinstance(module, nn.RNNBase)]
-    if len(recurrent) != 1:
-        sys.exit(f"error: the agent has {len(recurrent)} recurrent networks; enjoy.py can carry the state of one")
-    zeros = torch.zeros(recurrent[0].num_layers, num_games, recurrent[0].hidden_size)
-    return (zeros, zeros) if isinstance(recurrent[0], nn.LSTM) else zeros
-
-
-class Player:
-    """Gives the agent what it asks for besides observations: a recurrent state and dones, or masks of valid actions."""
-
-    def __init__(self, script, envs, agent, greedy):
-        self.script, self.envs, self.agent, self.greedy = script, envs, agent, greedy
-        self.wants = list(inspect.signature(agent.forward).parameters)[1:]
-        if not set(self.wants) <= {"state", "dones"}:
-            sys.exit(f"error: Agent.forward wants {', '.join(self.wants)}; enjoy.py can give it state and dones")
-        self.state = None
-
-    def act(self, obs, done, infos):
-        """The actions in observations [B, ...] that came with `infos`; done, bool [B]: they open an episode."""
-        if self.state is None and "state" in self.wants:
-            self.state = initial_state(self.agent, len(obs))
-        given = {"state": self.state, "dones": torch.from_numpy(done)}
-        policy, _, *rest = self.agent(torch.from_numpy(obs), *(given[name] for name in self.wants))
-        self.state = rest[0] if rest else None
-        if hasattr(policy, "masked"):
-            masks, known = self.script.action_masks, {"envs": self.envs, "infos": infos}
-            policy = policy.masked(masks(**{name: known[name] for name in inspect.signature(masks).parameters}))
+    def act(self, obs, dones, infos):
+        """The actions in observations [B, ...] that came with `infos`, as a numpy array."""
+        policy, self.state = self.policy(self.inputs(obs, dones, infos))
         return (mode(policy) if self.greedy else policy.sample()).numpy()
 
+    def forward(self, inputs):
+        """What an ONNX file computes: from the environment's own observations the actions that the environment gets."""
+        obs, space = inputs["obs"], self.envs.single_action_space
+        for stats in (layer.obs_stats for layer in layers(self.envs) if hasattr(layer, "obs_stats")):
+            mean, std = torch.as_tensor(stats.mean), torch.as_tensor(stats.var + 1e-8).sqrt()
+            obs = ((obs.double() - mean) / std).clip(-10, 10).float()
+        with OneStep():
+            policy, state = self.policy(inputs | {"obs": obs})
+        action = mode(policy)
+        if isinstance(space, gym.spaces.Box):
+            action = action.clip(torch.as_tensor(space.low), torch.as_tensor(space.high))
+        values = {name: vars(policy)[name] for name in ("logits", "mean", "std") if name in vars(policy)}
+        values = {name: torch.cat(x, -1) if isinstance(x, list) else x for name, x in values.items()}
+        values = {name: x.expand(obs.shape[0], -1) for name, x in values.items()}
+        return {"action": action} | values | {f"next_{name}": tensor for name, tensor in state.items()}
 
-class Match:
-    """Plays seat 0 of a game of two with a Player, seat 1 with another, or at random where that is None."""
 
-    def __init__(self, player, other):
-        self.envs, self.player, self.other = player.envs, player, other
+class OneStep(torch.overrides.TorchFunctionMode):
+    """Lets torch.export trace a recurrent agent: the steps at which it cuts a sequence are none in a single step."""
 
-    def act(self, obs, done, infos):
-        """The actions in observations [2, ...], one of each seat."""
-        if self.other is None:
-            theirs = np.array([self.envs.single_action_space.sample()])
-        else:
-            theirs = self.other.act(obs[1:], done[:1], infos)
-        return np.concatenate([self.player.act(obs[:1], done[:1], infos), theirs])
-
-
-def against(player, args, env_id):
-    """The player in a match with --opponent. Raises SystemExit where that is no player of the same game of two."""
-    if not hasattr(player.script, "Seats"):
-        sys.exit(f"error: --opponent: {env_id} is no game of two players")
-    player.envs.single_action_space.seed(args.seed)
-    if args.opponent == "random":
-        return Match(player, None)
-    state, file = load(Path(args.opponent), args.trust)
-    if state["args"].get("env_id") != env_id:
-        sys.exit(f"error: --opponent {file} plays {state['args'].get('env_id')}, not {env_id}")
-    script = import_script(state["script"], file.parent)
-    envs, agent = rebuild(script, state, None, capture_video=False)
-    envs.close()
-    return Match(player, Player(script, player.envs, agent, args.greedy))
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        return args[0].new_zeros(0, 1) if function is torch.Tensor.nonzero else function(*args, **kwargs or {})
 
 
 def mode(policy):
-    """The likeliest actions: the policy's own mode, or of logits [B, A], or of a list of such, or else its mean."""
+    """The most likely actions: the policy's own mode, or the argmax of its logits, or its mean."""
     if hasattr(policy, "mode"):
         return policy.mode
     if not hasattr(policy, "logits"):
         return policy.mean
-    if isinstance(policy.logits, torch.Tensor):
-        return policy.logits.argmax(-1)
-    return torch.stack([logits.argmax(-1) for logits in policy.logits], dim=-1)
+    several = isinstance(policy.logits, list)
+    return torch.stack([x.argmax(-1) for x in policy.logits], -1) if several else policy.logits.argmax(-1)
+
+
+def match(player, args):
+    """player.act, but with seat 1 of a game of two played by --opponent."""
+    if not hasattr(player.script, "Seats"):
+        sys.exit(f"error: --opponent: {player.script.__file__} is not for games of two players")
+    space = player.envs.single_action_space
+    space.seed(args.seed)
+    other = lambda *_: np.array([space.sample()])  # noqa: E731
+    if args.opponent != "random":
+        other = Player(*load(Path(args.opponent))[:3], player.envs, args.greedy).act
+    return lambda obs, dones, infos: np.append(player.act(obs[:1], dones[:1], infos), other(obs[1:], dones[1:], infos))
+
+
+def export(player, path):
+    """Writes the greedy policy as an ONNX file. Returns player.act with a check that both take the same actions."""
+    import onnxruntime
+
+    obs, infos = player.envs.reset()
+    inputs = player.inputs(obs, np.ones(len(obs), dtype=bool), infos)
+    axes = {name: int(name in player.state) for name in inputs}  # of the batch
+    inputs = {name: torch.cat([tensor, tensor], axes[name]) for name, tensor in inputs.items()}
+    shapes = {name: {axis: torch.export.Dim("batch")} for name, axis in axes.items()}
+    options = {"kwargs": {"inputs": inputs}, "dynamic_shapes": {"inputs": shapes}, "verbose": False}
+    names = {"input_names": list(inputs), "output_names": list(player(inputs))}
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    with warnings.catch_warnings(action="ignore"):
+        torch.onnx.export(player, **options, **names).save(path)
+    session = onnxruntime.InferenceSession(path)
+    for value in session.get_inputs() + session.get_outputs():
+        print(f"{path}: {value.name} {value.type} {value.shape}")
+    core = [layer for layer in layers(player.envs) if isinstance(layer, gym.vector.VectorEnv)][-1]
+    core_step, steps, exported = core.step, collections.deque(maxlen=1), []
+    core.step = lambda actions: steps.append((actions, core_step(actions))) or steps[0][1]
+
+    def act(obs, dones, infos):
+        if exported and not np.allclose(steps[0][0].ravel(), exported[0].ravel(), atol=1e-4):
+            path.unlink()
+            sys.exit(f"error: no export: this script's own wrappers turn the action {exported[0]} into {steps[0][0]}")
+        if steps:  # what the innermost environments show has not gone through the script's wrappers
+            inputs = player.inputs(steps[0][1][0].reshape(obs.shape).astype(obs.dtype), dones, infos)
+            exported[:] = session.run(["action"], {name: tensor.numpy() for name, tensor in inputs.items()})
+        return player.act(obs, dones, infos)
+
+    return act
 
 
 def picture(envs, obs):
-    """What is to be seen, uint8 [H, W, 3]: as the environment draws it, or else the agent's newest frame."""
+    """What there is to see, uint8 [H, W, 3]: the environment's picture, or a board of Gym-µRTS from its 27 planes."""
     if envs.render_mode == "rgb_array":
         return envs.render()[0]
-    if obs.dtype == np.uint8 and obs.ndim == 4 and obs.shape[1] == sum(MICRORTS):
-        return board(obs[0])
-    if obs.dtype != np.uint8 or obs.ndim != 4 or sorted(obs.shape[1:])[1] < 32:
-        sys.exit("error: the environment draws no pictures, and what the agent sees is none: nothing to show")
-    # Procgen's colours come first; of frames stacked last, the newest in grey
-    return obs[0].transpose(1, 2, 0) if obs.shape[1] == 3 else obs[0, ..., -1:].repeat(3, axis=-1)
-
-
-def board(planes):
-    """A board of Gym-µRTS as a picture, uint8 [40 H, 40 W, 3], from its planes [27, H, W].
-
-    Green is nobody's, blue the agent's, red its enemy's; a number is of resources, 4 of that many or more."""
+    if obs.dtype != np.uint8 or obs.shape[1:2] != (27,):
+        sys.exit("error: this environment draws no pictures")
     from PIL import Image, ImageDraw
 
-    _, resources, owners, units, _ = np.split(planes, np.cumsum(MICRORTS)[:-1])
-    image = Image.new("RGB", (40 * planes.shape[2], 40 * planes.shape[1]), "#202020")
-    draw = ImageDraw.Draw(image)
-    for y, x in np.ndindex(planes.shape[1:]):
-        left, top = 40 * x, 40 * y
-        draw.rectangle((left, top, left + 39, top + 39), outline="#404040")
-        if unit := units[:, y, x].argmax():
-            color = ("#30a050", "#3b7dd8", "#d04030")[owners[:, y, x].argmax()]
-            draw.rectangle((left + 3, top + 3, left + 36, top + 36), fill=color)
-            carried = resources[:, y, x].argmax()
-            draw.text((left + 20, top + 20), UNITS[unit] + (f" {carried}" if carried else ""), "white", anchor="mm")
+    resources, owners, units = (obs[0, planes].argmax(0) for planes in (slice(5, 10), slice(10, 13), slice(13, 21)))
+    draw = ImageDraw.Draw(image := Image.new("RGB", (40 * units.shape[1], 40 * units.shape[0]), "#202020"))
+    names = "", "ore", "base", "barr.", "work.", "light", "heavy", "rang."
+    for y, x in np.argwhere(units):
+        color = ("#30a050", "#3b7dd8", "#d04030")[owners[y, x]]  # nobody's, the agent's, its enemy's
+        draw.rectangle((40 * x + 2, 40 * y + 2, 40 * x + 37, 40 * y + 37), color)
+        draw.text((40 * x + 20, 40 * y + 20), f"{names[units[y, x]]} {resources[y, x] or ''}", "white", anchor="mm")
     return np.asarray(image)
 
 
-def show(image):
-    """Shows an image, uint8 [H, W, 3], in the window, 30 in a second. Closing the window is Ctrl-C."""
+def show(image, fps):
+    """Shows an image, uint8 [H, W, 3], in a window for one frame. Closing the window is Ctrl-C."""
     import pygame
 
-    height, width = image.shape[:2]
-    scale = -(-400 // height)
-    screen = pygame.display.get_surface()
-    if screen is None:
-        screen = pygame.display.set_mode((width * scale, height * scale))
-        if pygame.display.get_driver() in ("offscreen", "dummy"):
-            print("there is no screen here for a window: the games are played unseen; --video films them")
-    pygame.transform.scale(pygame.surfarray.make_surface(image.swapaxes(0, 1)), screen.get_size(), screen)
+    screen = pygame.display.get_surface() or pygame.display.set_mode(image.shape[1::-1], pygame.SCALED)
+    pygame.surfarray.blit_array(screen, image.swapaxes(0, 1))
     pygame.display.flip()
-    time.sleep(1 / 30)
+    time.sleep(1 / fps)
     if pygame.event.get(pygame.QUIT):
         raise KeyboardInterrupt
 
 
-def write_film(pictures, path):
-    """Writes images, uint8 [H, W, 3], as a film of 15 pictures a second."""
-    from moviepy import ImageSequenceClip
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    ImageSequenceClip(pictures, fps=15).write_videofile(str(path), logger=None)
-
-
-@torch.no_grad()
-def play(player, args, folder):
-    """Yields (return, length) of each game. Films into `folder` where the script has no recorder of its own."""
-    envs = player.envs
-    recorders = [layer for layer in layers(envs) if isinstance(layer, gym.wrappers.RecordVideo)]
-    for recorder in recorders:
-        recorder.episode_trigger = lambda game: args.video and game < args.episodes
-    folder, pictures, games = folder / time.strftime("videos-%Y%m%d-%H%M%S"), [], 0
-    try:
-        obs, infos = envs.reset(seed=args.seed + NEW_GAMES)
-        if args.render:
-            show(picture(envs, obs))
-    except Exception as error:  # each library that draws has errors of its own
-        if not (args.video or args.render):
-            raise
-        sys.exit(f"error: nothing can be drawn here: {error} (MuJoCo without a screen needs MUJOCO_GL=egl or osmesa)")
-    done = np.ones(len(obs), dtype=bool)  # the first observations open episodes
+def play(envs, act, args, folder):
+    """Yields (return, length) of each game, and shows or films it."""
+    fps, film, games = envs.metadata.get("render_fps", 15), None, 0
+    obs, infos = envs.reset(seed=args.seed + 1_000_000)  # a run's games have its seed and the next ones
+    dones = np.ones(len(obs), dtype=bool)  # the first observations open episodes
     while games < args.episodes:
+        image = picture(envs, obs) if args.render or args.video else None
         if args.render:
-            show(picture(envs, obs))
-        for recorder in recorders:
-            if len(recorder.recorded_frames) >= LONGEST_FILM:
-                recorder.stop_recording()
-        if args.video and not recorders and len(pictures) < LONGEST_FILM:
-            pictures.append(picture(envs, obs))
-        obs, _, terminated, truncated, infos = envs.step(player.act(obs, done, infos))
-        done, ended = terminated | truncated, infos.get("final_info", infos)  # infos itself in an edit with NEXT_STEP
-        if any(ended.get("_episode", ())):  # a whole game; a lost life is done, too
-            if pictures:
-                write_film(pictures, folder / f"game-{games}.mp4")
-            pictures, games = [], games + 1
+            show(image, fps)
+        if args.video:
+            from moviepy.video.io.ffmpeg_writer import FFMPEG_VideoWriter
+
+            folder.mkdir(exist_ok=True)
+            film = film or FFMPEG_VideoWriter(str(folder / f"game-{games + 1}.mp4"), image.shape[1::-1], fps)
+            film.write_frame(image)
+        obs, _, terminated, truncated, infos = envs.step(act(obs, dones, infos))
+        dones, ended = terminated | truncated, infos.get("final_info", infos)  # of NEXT_STEP the infos themselves
+        if any(ended.get("_episode", ())):  # a whole game; the end of a life is in dones, too
+            film, games = film and film.close(), games + 1
             yield ended["episode"]["r"].item(), ended["episode"]["l"].item()
 
 
-def enjoy(args):
-    """Plays and tells of each game; returns the returns. Raises SystemExit where the checkpoint cannot be played."""
-    if args.episodes < 1:
-        sys.exit(f"error: --episodes must be at least 1, not {args.episodes}")
+def enjoy(args, words=()):
+    """Plays and prints each game, and returns the returns."""
     torch.set_num_threads(1)
     torch.manual_seed(args.seed)
-    if (args.video or args.render) and sys.platform == "linux" and not os.environ.get("DISPLAY"):
-        os.environ.setdefault("MUJOCO_GL", "egl")  # without a screen
-    state, file = load(args.run, args.trust)
-    script, returns = import_script(state["script"], file.parent), []
-    with tempfile.TemporaryDirectory() as nowhere:
-        folder = (args.video_folder or file.parent) if args.video else Path(nowhere)
-        options = {"seed": args.seed + NEW_GAMES, "capture_video": False} | changed(state["args"], sum(args.set, ()))
-        try:  # where the script makes games one by one, those draw themselves
-            draws = (args.video or args.render) and hasattr(script, "make_env")
-            envs, agent = rebuild(script, state, folder, **options | {"capture_video": draws})
-        except SystemExit:  # the script cannot film: then what the agent sees is shown, if that is a picture
-            envs, agent = rebuild(script, state, folder, **options)
-        last = state.get("returns")
-        trained = f"mean return in training {np.mean(last):.4g} (last {len(last)})" if last else ""
-        env_id = options.get("env_id", state["args"].get("env_id"))
-        print(f"{file}: {env_id}, {trained or 'no game ended in training'}")
-        if others := state["parts"].keys() - {"agent", "optimizer", "envs"}:
-            print(f"the part agent plays; not used: {', '.join(sorted(others))}")
-        if not (args.video or args.render):
-            print("playing unseen: --render shows the games in a window, --video films them")
-        try:
-            player, words = Player(script, envs, agent, args.greedy), ("lost", "drawn", "won")
-            if args.opponent is not None:
-                player = against(player, args, state["args"].get("env_id"))  # both were trained on it
-            for score, length in play(player, args, folder):
-                returns.append(score)
-                result = f", {words[int(np.sign(score)) + 1]}" if args.opponent is not None else ""
-                print(f"game {len(returns)}: return {score:g}, length {length}{result}", flush=True)
-        finally:
-            if returns:
-                mean, std, least, most = np.mean(returns), np.std(returns), min(returns), max(returns)
-                print(f"{len(returns)} games: mean {mean:.4g}, std {std:.4g}, min {least:g}, max {most:g}", flush=True)
-            if returns and args.opponent is not None:
+    script, options, state, file = load(args.run, words)
+    draws = hasattr(script, "make_env") and not options.env_id.lower().startswith("microrts")  # others show their obs
+    envs = make_envs(script, options, state, capture_video=draws and (args.render or args.video))
+    player = Player(script, options, state, envs, args.greedy or args.export)
+    act = export(player, args.export) if args.export else match(player, args) if args.opponent else player.act
+    print(f"{file}: {options.env_id}, mean return in training {np.mean(state['returns'] or np.nan):.4g}")
+    returns, folder = [], file.parent / time.strftime("videos-%Y%m%d-%H%M%S")
+    try:
+        for score, length in play(envs, act, args, folder):
+            returns.append(score)
+            print(f"game {len(returns)}: return {score:g}, length {length}", flush=True)
+    finally:
+        envs.close()
+        if returns:
+            text = f"mean {np.mean(returns):.4g}, std {np.std(returns):.4g}, min {min(returns):g}, max {max(returns):g}"
+            if args.opponent:
                 won, drawn, lost = (sum(np.sign(returns) == sign) for sign in (1, 0, -1))
-                share = (won + drawn / 2) / len(returns)
-                print(f"against {args.opponent}: won {won}, drawn {drawn}, lost {lost}: {share:.0%}", flush=True)
-            envs.close()
-            if args.video and (films := sorted(folder.glob("videos-*/*.mp4"), key=os.path.getmtime)):
-                print(f"films: {films[-1].parent}")
+                text += f", won {won}, drawn {drawn}, lost {lost}"
+            print(f"{len(returns)} games: {text}")
+        if folder.exists():
+            print(f"films: {folder}")
     return returns
 
 
 def main():
     """Plays as the command line says; an error that the user can put right is one line, without a traceback."""
-    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
-    if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # from here on it is a KeyboardInterrupt
     try:
-        enjoy(tyro.cli(Args, description=__doc__))
+        enjoy(*tyro.cli(Args, description=__doc__, return_unknown_args=True))
     except KeyboardInterrupt:
         sys.exit(130)
-    except (OSError, ModuleNotFoundError, gym.error.Error) as error:
-        hint = f": pip install {error.name}" if getattr(error, "name", None) else ""
-        sys.exit(f"error: {error}{hint}")
+    except (OSError, ImportError, gym.error.Error) as error:
+        sys.exit(f"error: {error}")
 
 
 if __name__ == "__main__":

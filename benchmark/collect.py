@@ -1,29 +1,29 @@
-"""Collects runs, ours and ppo2's, into benchmark/results: what they did in each episode and each update, and on what.
+"""Collects runs into benchmark/results: each one's episodes and updates, its script, its options and its machine.
 
     python benchmark/collect.py runs/*
 
-A run that is broken is named and left out. A run that was stopped counts up to its newest checkpoint. A script of any
-name and every --exp-name are experiments of their own. One of the same experiment and seed that is there already gives
-way to one of at least as many steps, and is named.
+A broken run is named and left out. A run that was stopped counts up to its newest checkpoint. A script of any name and
+every --exp-name are experiments of their own. A run replaces a result of the same experiment and seed if it has at
+least as many steps.
 """
 
 import argparse
 import ast
 import contextlib
 import csv
-import functools
 import hashlib
 import json
 import lzma
 import subprocess
 import sys
-import tempfile
 from itertools import accumulate
 from pathlib import Path
 
 from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
+from tensorboard.compat.proto.event_pb2 import SessionLog
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).resolve().parents[1]
+STEP = "[0-9]" * 12  # how checkpoints, and the files that a resume adds, end
 NOT_OPTIONS = {
     "seed", "env_id", "cuda", "threads", "async_envs", "track", "capture_video", "save_every", "resume", "runs_folder",
 }  # fmt: skip
@@ -45,142 +45,109 @@ class Broken(Exception):
 
 
 def defaults(source):
-    """{name: value} of the defaults in the class Args of a script's text; those that are no literals are left out."""
+    """{name: value} of the defaults in the class Args of a script's text, where they are literals."""
     [args] = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == "Args"]
     found = {}
     for node in args.body:
         if isinstance(node, ast.AnnAssign) and node.value is not None:
             with contextlib.suppress(ValueError):  # not a literal
-                found[node.target.id] = json.loads(json.dumps(ast.literal_eval(node.value)))  # as run.json has it
+                found[node.target.id] = json.loads(json.dumps(ast.literal_eval(node.value)))  # as in run.json
     return found
 
 
-def git(*words):
-    """What git prints, as bytes; none where it fails."""
-    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True).stdout
-
-
-def hashed(text):
-    """The hash that git has for a file of this text, bytes."""
+def blob(file):
+    """The hash that git has for a file."""
+    text = file.read_bytes()
     return hashlib.sha1(b"blob %d\0" % len(text) + text).hexdigest()
 
 
-def patched(name, text, diff):
-    """What a diff to the file `name` makes of its text, bytes; None where it does not fit."""
-    with tempfile.TemporaryDirectory() as folder:
-        (file := Path(folder, name)).write_bytes(text)
-        done = subprocess.run(["git", "apply", "-p0"], input=diff, cwd=folder, capture_output=True)
-        return None if done.returncode else file.read_bytes()
-
-
-@functools.cache
-def origin(name, text):
-    """{"commit": the first in which the script `name` has this text, bytes} or, where a recipe of a commit makes it
-    from its script, {"commit": the first such, "recipe": its file}; the commit is None where there is neither."""
-    if found := git("log", "--reverse", "--format=%H", f"--find-object={hashed(text)}", "--", name).decode().split():
-        return {"commit": found[0]}
-    lines = set(text.splitlines())
-    for path in sorted(ROOT.glob("recipes/*/*.diff")):
-        diff = path.read_bytes().partition(b"\n--- ")[2].splitlines()
-        there, gone = ({line[1:] for line in diff[2:] if line[:1] in signs} for signs in (b"+ ", b"-"))
-        if len(there & lines) < 0.9 * len(there) or len(gone - lines) < 0.5 * len(gone):
-            continue  # nor was it this one when it was a little different
-        recipe, script = path.relative_to(ROOT).as_posix(), diff[0].decode()
-        for at in git("log", "--reverse", "--format=%H", "--", recipe, script).decode().split():
-            if patched(script, git("show", f"{at}:{script}"), git("show", f"{at}:{recipe}")) == text:
-                return {"commit": at, "recipe": recipe}
-    return {"commit": None}
-
-
-def events(run):
-    """{tag: [(step, value, seconds of training), ...]} of a run, without the time from a stop to a resume."""
-    points, seconds = {}, 0.0
-    for path in sorted(run.glob("events.*")):
-        first, before = None, seconds
-        for event in LegacyEventFileLoader(str(path)).Load():
-            first = event.wall_time if first is None else first
-            seconds = before + event.wall_time - first
-            for value in event.summary.value:
-                points.setdefault(value.tag, []).append((event.step, value.simple_value, seconds))
-    return points
+def commit_of(about, script, source):
+    """The commit of the checkout that run.json names, if the script's text is the one in it; else None."""
+    commit = (about.get("commit") or "").removesuffix("-dirty")
+    found = subprocess.run(["git", "rev-parse", f"{commit}:{script}.py"], cwd=ROOT, capture_output=True, text=True)
+    return commit if found.stdout.strip() == source else None
 
 
 def newest_step(run):
-    """The step of a run's newest checkpoint; 0 where there is none."""
-    return max((int(path.stem.split("_")[1]) for path in run.glob("checkpoint_*.pt")), default=0)
+    """The step of a run's newest checkpoint; 0 without one."""
+    return max((int(path.stem[-12:]) for path in run.glob(f"checkpoint_{STEP}.pt")), default=0)
 
 
-def changes(run, script, args):
-    """{option: [(step, its value from there on), ...]} of what was given anew when a run of `script` was resumed."""
-    found, files = {}, {int(file.stem.split("_")[1]): file for file in run.glob("run_*.json")}
-    for step in sorted(step for step in files if step < newest_step(run)):
-        now, source = json.loads(files[step].read_text())["args"], run / f"{script}_{step:012}.py"
-        default = {"exp_name": script} | (defaults(source.read_text()) if source.exists() else {})
-        for name in now.keys() - NOT_OPTIONS:
-            first = args.get(name, default.get(name))  # the run may be from before there was this option
-            before = found[name][-1][1] if name in found else first
-            if now[name] != before:
-                found.setdefault(name, []).append((step, now[name]))
-    return found
+def events(run):
+    """{tag: [(step, value, seconds of training), ...]} of a run.
+
+    As in TensorBoard, a start of the run replaces what was logged before from its step on. The time between a stop and
+    a resume is not counted."""
+    points = {}
+    for path in sorted(run.glob("events.*")):
+        first = offset = None
+        for event in LegacyEventFileLoader(str(path)).Load():
+            first = first or event.wall_time
+            if event.session_log.status == SessionLog.START:
+                points = {tag: [each for each in logged if each[0] < event.step] for tag, logged in points.items()}
+            for value in event.summary.value:
+                if offset is None:
+                    offset = max((each[2] for logged in points.values() for each in logged), default=0.0) - first
+                points.setdefault(value.tag, []).append((event.step, value.simple_value, event.wall_time + offset))
+    return points
 
 
-def sources(run, script):
-    """[(step, hash of the script's text from there on), ...] of a run: its first, and each that a resume changed."""
-    files = [(0, run / f"{script}.py")]
-    files += [(int(file.stem[-12:]), file) for file in sorted(run.glob(f"{script}_{'[0-9]' * 12}.py"))]
-    found = []
-    for step, file in files:
-        blob = hashed(file.read_bytes())
-        if not found or (step < newest_step(run) and blob != found[-1][1]):
-            found.append((step, blob))
-    return found
+def resumes(run, script):
+    """(texts, changes) of a run of `script`: the script's texts after the first, [{"step", "source", "commit"}, ...],
+    and {option: [(step, its value from there on), ...]} of what resumes changed."""
+    texts, changes, end = [], {}, newest_step(run)
+    args, source = json.loads((run / "run.json").read_text())["args"], blob(run / f"{script}.py")
+    for file in sorted(run.glob(f"run_{STEP}.json")):
+        step, about = int(file.stem[-12:]), json.loads(file.read_text())
+        text = run / f"{script}_{step:012}.py"
+        if step >= end:
+            break  # nothing was trained from there on
+        if text.exists() and blob(text) != source:
+            source = blob(text)
+            texts.append({"step": step, "source": source, "commit": commit_of(about, script, source)})
+        default = {"exp_name": script} | (defaults(text.read_text()) if text.exists() else {})
+        for name in about["args"].keys() - NOT_OPTIONS:
+            value, first = about["args"][name], args.get(name, default.get(name))
+            if value != (changes[name][-1][1] if name in changes else first):
+                changes.setdefault(name, []).append((step, value))
+    return texts, changes
 
 
 def describe(run):
-    """What a run is, without its log: run.json's, and script, env_id, seed, options that are not the script's defaults,
-    batch_size, steps_wanted, `resumed` with the script's later texts, where it was changed; `ours` is false for ppo2's.
-    Raises Broken, or what reading a wreck raises.
+    """What a run is, without its log: run.json, and script, env_id, seed, options that are not the script's defaults,
+    batch_size and steps_wanted. Raises Broken, or what reading a wreck raises.
 
-    An option that was changed at a resume has both values as its text: another experiment."""
+    An option that a resume changed has both values in its text, and so makes another experiment."""
     if not run.is_dir():
         raise Broken("not the folder of a run")
     about = json.loads((run / "run.json").read_text())
-    args, about["run"], about["ours"] = about["args"], run.name, "--alg=ppo2" not in about["command"]
-    if about["ours"]:
-        if Path(args.get("resume") or run).name != run.name:  # at first a run that went on named itself there
-            raise Broken(f"begun from {args['resume']}: the log has not what was before")
-        script = Path(about.get("script") or about["command"][0]).stem
-        # some name their script in the folder's name only
-        about["script"] = script if (run / f"{script}.py").exists() else run.name.split("__")[1]
-        source, batch_size = (run / f"{about['script']}.py").read_bytes(), args["num_envs"] * args["num_steps"]
-        options, env_id, total = set(args) - NOT_OPTIONS, args["env_id"], args["total_timesteps"]
-        default = {"exp_name": about["script"]} | defaults(source)
-        options = {key for key in options if key not in default or default[key] != args[key]}
-        (_, about["source"]), *later = sources(run, about["script"])
-        if later:
-            about["resumed"] = [{"step": step, "source": blob} for step, blob in later]
-        changed = changes(run, about["script"], args)
-        if {"num_envs", "num_steps"} & changed.keys():
-            raise Broken("num_envs or num_steps was changed at a resume")
-        total = changed.get("total_timesteps", [(0, total)])[-1][1]
-    else:
+    args = about["args"]
+    about |= {"run": run.name, "ours": "--alg=ppo2" not in about["command"], "seed": int(args["seed"])}
+    if not about["ours"]:
         with (run / "progress.csv").open() as file:
             first = next(csv.DictReader(file), None)
         if first is None:
             raise Broken("no update")
-        batch_size, options = int(float(first["misc/total_timesteps"])), set(args) - {"env", "seed"}
-        env_id, total = args["env"], args["num_timesteps"]
-    options = {key: args[key] for key in options}
-    if about["ours"]:
+        options = {key: value for key, value in args.items() if key not in ("env", "seed")}
+        batch_size, env_id, total = int(float(first["misc/total_timesteps"])), args["env"], args["num_timesteps"]
+    else:
+        if args.get("resume"):
+            raise Broken(f"begun from {args['resume']}: its log does not have what was before")
+        script, env_id = Path(about["script"]).stem, args["env_id"]
+        about |= {"script": script, "source": (source := blob(run / f"{script}.py"))}
+        about |= {"commit": commit_of(about, script, source)}
+        texts, changed = resumes(run, script)
+        if {"num_envs", "num_steps"} & changed.keys():
+            raise Broken("num_envs or num_steps was changed at a resume")
+        about |= {"resumed": texts} if texts else {}
+        default = {"exp_name": script} | defaults((run / f"{script}.py").read_text())
+        options = {key: args[key] for key in args.keys() - NOT_OPTIONS if args[key] != default.get(key, NOT_OPTIONS)}
         for key, steps in changed.items():
             options[key] = ", ".join([str(args.get(key)), *(f"from step {step} {value}" for step, value in steps)])
-    about |= {"env_id": env_id, "seed": int(args["seed"]), "options": dict(sorted(options.items()))}
-    return about | {"batch_size": batch_size, "steps_wanted": int(float(total)) // batch_size * batch_size}
-
-
-def short(name):
-    """A file's name of at most 180 characters; the end of a longer one gives way to a hash of the whole."""
-    return name if len(name) <= 180 else f"{name[:160]}-{hashlib.sha1(name.encode()).hexdigest()[:16]}"
+        batch_size = args["num_envs"] * args["num_steps"]
+        total = changed.get("total_timesteps", [(0, args["total_timesteps"])])[-1][1]
+    about |= {"env_id": env_id, "options": dict(sorted(options.items())), "batch_size": batch_size}
+    return about | {"steps_wanted": int(float(total)) // batch_size * batch_size}
 
 
 def typed(option):
@@ -191,12 +158,23 @@ def typed(option):
     return f"--{'' if value else 'no-'}{name}" if type(value) is bool else f"--{name} {value}"
 
 
+def short(name):
+    """A file's name of at most 180 characters; the end of a longer one gives way to a hash of the whole."""
+    return name if len(name) <= 180 else f"{name[:160]}-{hashlib.sha1(name.encode()).hexdigest()[:16]}"
+
+
+def result_file(results, about):
+    """Where the results have a run: one of ours is known by its options too."""
+    options = [f"{option}={value}" for option, value in about["options"].items()] if about["ours"] else []
+    name = "__".join([about["env_id"], about["script"], str(about["seed"]), *options]).replace("/", "-")
+    return Path(results, "ours" if about["ours"] else "ppo2", f"{short(name)}.json")
+
+
 def read_ours(run, about):
     """(episodes, updates) of a run of one of our scripts. A metric that an edited copy does not log is left out."""
-    batch_size, checkpoints = about["batch_size"], sorted(run.glob("checkpoint_*.pt"))
-    if not checkpoints:
-        raise Broken("no checkpoint")
-    steps = int(checkpoints[-1].stem.split("_")[1])
+    batch_size, steps = about["batch_size"], newest_step(run)
+    if not steps:
+        raise Broken("no checkpoint of an update")
     logged = {tag: [point for point in points if point[0] <= steps] for tag, points in events(run).items()}
     columns = {}
     for name in [*UPDATES, *ONLY_OURS]:
@@ -238,7 +216,7 @@ def read_ppo2(run, about):
 
 
 def read(run, about):
-    """(episodes, updates) of a run that describe() has told `about`, each {column: [a number for each, ...]}.
+    """(episodes, updates) of a run that describe() has told `about`, each {column: [number, ...]}.
 
     Raises Broken, or what reading a wreck raises."""
     episodes, updates = (read_ours if about["ours"] else read_ppo2)(run, about)
@@ -255,39 +233,33 @@ def write(path, table, digits):
     path.write_bytes(lzma.compress("\n".join([*lines, ""]).encode()))
 
 
-def collect(run, results, machine):
+def collect(run, results, machine="unknown"):
     """Puts a run into the results and returns what to say of it. Raises Broken, or what reading a wreck raises."""
     about = describe(run)
-    episodes, updates = read(run, about)
+    file, (episodes, updates) = result_file(results, about), read(run, about)
+    names = {name: name.lower().replace("_", "-") for name in about["versions"]}
+    about["versions"] = {names[name]: v for name, v in about["versions"].items() if names[name] in PACKAGES}
+    about |= {"steps": int(updates["step"][-1]), "machine": machine}
+    if (run / "sweep.json").exists():  # the launcher knows the machine, and a recipe with its commit
+        about |= json.loads((run / "sweep.json").read_text())
     ours, args = about.pop("ours"), about.pop("args")
     del about["batch_size"]
-    if (run / "machine.json").exists():
-        machine = json.loads((run / "machine.json").read_text())
-    about["versions"] = {name: version for name, version in about["versions"].items() if name in PACKAGES}
-    about |= {"steps": int(updates["step"][-1]), "machine": machine, "commit": None}
-    name = f"{about['env_id']}__{about['script']}__{about['seed']}"
-    if ours:  # other options make another experiment
-        name = "__".join([name, *(f"{option}={value}" for option, value in about["options"].items())])
-        for text in (about, *about.get("resumed", ())):
-            file = f"{about['script']}_{text['step']:012}.py" if "step" in text else f"{about['script']}.py"
-            text |= origin(f"{about['script']}.py", (run / file).read_bytes())
-        words = ["python", f"{about['script']}.py", "--env-id", args["env_id"], "--seed", str(args["seed"])]
-        first = [(key, args[key]) for key in about["options"] if key in args]  # of a run that was resumed
-        about["command"] = " ".join([*words, *map(typed, first)])
-    folder = results / ("ours" if ours else "ppo2")
-    folder.mkdir(parents=True, exist_ok=True)
-    there, instead = folder / f"{short(name.replace('/', '-'))}.json", ""
-    if there.exists():
-        before = json.loads(there.read_text())
+    if ours:
+        words = ["python", f"{about['script']}.py", "--env-id", about["env_id"], "--seed", str(about["seed"])]
+        about["command"] = " ".join([*words, *(typed((key, args[key])) for key in about["options"] if key in args)])
+    file.parent.mkdir(parents=True, exist_ok=True)
+    replaced = ""
+    if file.exists():
+        before = json.loads(file.read_text())
         if before["steps"] > about["steps"]:
             return f"left out: {run}: the results have one of {before['steps']} steps, this has {about['steps']}"
         if before.get("run") != run.name:
-            instead = f", in place of {before.get('run', 'another')} of {before['steps']} steps"
+            replaced = f", in place of {before.get('run', 'another')} of {before['steps']} steps"
     for kind, table, digits in (("episodes", episodes, 7), ("updates", updates, 4)):
-        write(there.with_name(f"{there.name.removesuffix('.json')}.{kind}.csv.xz"), table, digits)
-    there.write_text(json.dumps(about, indent=1, sort_keys=True) + "\n")
+        write(file.with_name(f"{file.name.removesuffix('.json')}.{kind}.csv.xz"), table, digits)
+    file.write_text(json.dumps(about, indent=1, sort_keys=True) + "\n")
     part = "" if about["steps"] == about["steps_wanted"] else f" of {about['steps_wanted']}"
-    return f"collected: {run}: {about['steps']}{part} steps, {len(episodes['step'])} episodes{instead}"
+    return f"collected: {run}: {about['steps']}{part} steps, {len(episodes['step'])} episodes{replaced}"
 
 
 def reason(error):
@@ -299,7 +271,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("runs", nargs="+", type=Path, help="folders of runs")
     parser.add_argument("--results", type=Path, default=ROOT / "benchmark" / "results")
-    parser.add_argument("--machine", default="unknown", help="what the runs were made on, where they do not say")
+    parser.add_argument("--machine", default="unknown", help="what made the runs, where they do not say")
     args, broken = parser.parse_args(), 0
     for run in args.runs:
         try:

@@ -1,18 +1,20 @@
-"""Makes the runs of a sweep: reads experiments, one command line each, and runs each of them with every seed.
+"""Makes runs: reads experiments, one command line each, and runs each of them with every seed.
 
     SEEDS="1 2 3" WORKERS=2 benchmark/ours/classic_control.sh CartPole-v1
+    echo "ppo.py + without/core-9 --env-id CartPole-v1" | python benchmark/sweep.py
 
-The words behind it choose the experiments that have all of them. LIST=1 lists the runs and makes none;
-benchmark/README.md has the other variables. A run that is done is skipped, and one that was stopped goes on from its
-newest checkpoint; ppo2's have none and start anew. What tells runs apart is the script and its options, the seed among
-them.
+A line names a script, or a copy of one, then recipes that are applied to it, each after a "+", then options. A pattern
+such as without/core-* stands for a line for each recipe that fits. Words on the command line choose the experiments
+that have all of them. A run that is done is skipped, and one that was stopped goes on from its newest checkpoint.
+Variables, with LIST=1 to list the runs only, are in benchmark/README.md.
 """
 
 import argparse
 import csv
 import dataclasses
 import fcntl
-import importlib
+import fnmatch
+import importlib.util
 import json
 import os
 import platform
@@ -24,73 +26,129 @@ import sys
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmark.collect import NOT_OPTIONS, changes, newest_step, short  # noqa: E402
+from benchmark.collect import NOT_OPTIONS, collect, newest_step, reason, result_file, resumes, short  # noqa: E402
+from recipes.__main__ import apply, recipes  # noqa: E402
+
+
+def parts(line):
+    """(script, names of recipes, options) of "ppo.py + without/core-9 --gamma 0.9"."""
+    (script, *words), names = shlex.split(line), []
+    while words[:1] == ["+"]:
+        names.append(words[1])
+        words = words[2:]
+    return script, names, words
+
+
+def expanded(line):
+    """The lines that a line stands for: one for each recipe that fits where it has a pattern of names."""
+    script, names, options = parts(line)
+    if not any("*" in name for name in names):
+        return [line]
+    lines, unfit, (pattern,), source = [], [], names, (ROOT / script).read_text()
+    for recipe in recipes():
+        if fnmatch.fnmatch(recipe.name, pattern):
+            try:
+                apply(recipe, source)
+                lines.append(shlex.join([script, "+", recipe.name, *options]))
+            except ValueError:
+                unfit.append(recipe.name)
+    if unfit:
+        print(f"not for {script}: {', '.join(unfit)}", file=sys.stderr)
+    return lines
 
 
 class Ours:
-    """A run of one of our scripts, with options as in ["ppo.py", "--env-id", "CartPole-v1"]."""
+    """A run of one of our scripts, or of a copy, with its recipes and options."""
 
-    def __init__(self, words, seed, total_timesteps, folder):
+    def __init__(self, line, seed, folder, total_timesteps=None, results=None):
         import tyro
 
-        self.folder, self.script = folder, Path(words[0]).stem
-        self.options = [*words[1:], "--seed", seed]
-        self.options += ["--total-timesteps", total_timesteps] if total_timesteps else []
-        module = importlib.import_module(self.script)
+        script, names, self.options = parts(line)
+        self.folder, self.results, self.file, self.about = folder, results, ROOT / script, {}
+        if names:
+            self.file = self.with_recipes(names)
+        self.options += ["--seed", str(seed)] + (["--total-timesteps", total_timesteps] if total_timesteps else [])
+        spec = importlib.util.spec_from_file_location(self.file.stem, self.file)
+        spec.loader.exec_module(module := importlib.util.module_from_spec(spec))
+        self.script, self.default = self.file.stem, dataclasses.asdict(module.Args())
         self.args = dataclasses.asdict(tyro.cli(module.Args, args=self.options))
-        self.default = default = dataclasses.asdict(module.Args())
-        env_id = self.args["env_id"].replace("/", "-")
-        # as the script names its folder
-        self.start = re.sub("[/:]", "-", f"{self.args['env_id']}__{self.args.get('exp_name') or self.script}__{seed}")
-        self.runs = Path(folder, self.args.get("runs_folder") or "runs")
-        named = NOT_OPTIONS | {"total_timesteps"}
-        others = [f"{key}={value}" for key, value in self.args.items() if key not in named and value != default[key]]
-        self.name = short("__".join([env_id, self.script, seed, str(self.args["total_timesteps"]), *others]))
+        others = {key: self.args[key] for key in sorted(self.args.keys() - NOT_OPTIONS)}
+        others = {key: value for key, value in others.items() if value != self.default[key]}
+        about = {"env_id": self.args["env_id"], "script": self.script, "seed": seed, "options": others, "ours": True}
+        self.result = results and result_file(results, about)
+        name = [about["env_id"], self.script, str(seed), str(self.args["total_timesteps"])]
+        name += [f"{key}={value}" for key, value in others.items() if key != "total_timesteps"]
+        self.name = short("__".join(name).replace("/", "-"))
+        self.steps = self.args["num_envs"] * self.args["num_steps"]  # of a rollout, and then of the run
+        self.steps *= self.args["total_timesteps"] // self.steps
+
+    def with_recipes(self, names):
+        """Writes the script with recipes, such as build/ppo+core-9.py, and returns its path."""
+        found, text = {recipe.name: recipe for recipe in recipes()}, self.file.read_text()
+        if missing := set(names) - found.keys():
+            sys.exit(f"error: there is no recipe {', '.join(sorted(missing))}")
+        files = [self.file, *(found[name].file for name in names)]
+        for name in names:
+            text = apply(found[name], text)
+        git = {"cwd": ROOT, "capture_output": True, "text": True}
+        changed = subprocess.run(["git", "status", "--porcelain", "--", *files], **git)
+        head = subprocess.run(["git", "rev-parse", "HEAD"], **git).stdout.strip()
+        commit = head if changed.returncode == 0 and not changed.stdout else None
+        self.about = {"recipe": " + ".join(f"recipes/{name}.diff" for name in names), "commit": commit}
+        script = self.folder / "build" / f"{'+'.join(file.stem for file in files)}.py"
+        script.parent.mkdir(parents=True, exist_ok=True)
+        if not script.exists() or script.read_text() != text:
+            script.write_text(text)
+        return script
 
     def same(self, args):
-        """Whether a run that began with `args` is this one. One from before an option existed counts as of its default,
-        and one that began from a checkpoint's file is another."""
+        """Whether a run that began with `args` is this one. An option that it lacks counts as the default, and a run
+        that began from a checkpoint's file is another."""
         counts = (self.args.keys() - NOT_OPTIONS) | {"env_id", "seed"}
         return not args.get("resume") and all(args.get(key, self.default[key]) == self.args[key] for key in counts)
 
     def run(self):
         """The folder of this run that got furthest; None where there is none."""
-        found = []
-        for about in self.runs.glob(f"{self.start}__*/run.json"):
+        found, name = [], f"{self.args['env_id']}__{self.args.get('exp_name') or self.script}__{self.args['seed']}"
+        runs = self.folder / (self.args.get("runs_folder") or "runs")
+        for about in runs.glob(re.sub("[/:]", "-", name) + "__*/run.json"):  # as the script names its folder
             try:
                 run, args = about.parent, json.loads(about.read_text())["args"]
-                if (run / f"{self.script}.py").exists() and self.same(args) and not changes(run, self.script, args):
+                if (run / f"{self.script}.py").exists() and self.same(args) and not resumes(run, self.script)[1]:
                     found.append(run)
             except ValueError:  # half-written; collect.py reports it
                 pass
         return max(found, key=newest_step, default=None)
 
     def done(self):
-        batch_size = self.args["num_envs"] * self.args["num_steps"]
-        run = self.run()
-        return run is not None and newest_step(run) >= self.args["total_timesteps"] // batch_size * batch_size
+        """Whether the results have the run to its end, or its newest checkpoint is the last."""
+        if self.result and self.result.exists():
+            about = json.loads(self.result.read_text())
+            if about["steps"] == about["steps_wanted"] == self.steps:
+                return True
+        return (run := self.run()) is not None and newest_step(run) >= self.steps
 
     def command(self):
-        """What to run: goes on with what is there."""
+        """The command that makes the run, or goes on with it."""
         run, options = self.run(), self.options
         if run is not None and newest_step(run) > 0:  # a resume asks for an --env-id with a colon
             options = ["--resume", os.path.relpath(run, self.folder), "--env-id", self.args["env_id"]]
-        return [sys.executable, str(ROOT / f"{self.script}.py"), *options]
+        return [sys.executable, str(self.file), *options]
 
 
 class PPO2:
-    """A run of openai/baselines' ppo2, with options as in ["ppo2_copy", "--env=CartPole-v1", "--num_timesteps=5e5"].
+    """A run of openai/baselines' ppo2: "ppo2_copy --env=CartPole-v1 --num_timesteps=5e5", the first word of which names
+    the experiment. It cannot resume. BASELINES_PYTHON is the Python that has baselines."""
 
-    The first word names the experiment. BASELINES_PYTHON is the Python that has baselines."""
-
-    def __init__(self, words, seed, total_timesteps, folder):
-        self.options = dict(word.removeprefix("--").split("=", 1) for word in words[1:])
-        self.options |= {"seed": seed} | ({"num_timesteps": total_timesteps} if total_timesteps else {})
-        self.python, self.script = os.environ.get("BASELINES_PYTHON", "python3.7"), words[0]
-        self.steps = int(float(self.options["num_timesteps"]))
+    def __init__(self, line, seed, folder, total_timesteps=None, results=None):
+        self.script, *words = shlex.split(line)
+        self.options = dict(word.removeprefix("--").split("=", 1) for word in words)
+        self.options |= {"seed": str(seed)} | ({"num_timesteps": total_timesteps} if total_timesteps else {})
+        self.python, self.about = os.environ.get("BASELINES_PYTHON", "python3.7"), {}
+        self.steps, self.results = int(float(self.options["num_timesteps"])), results
         self.name = f"{self.options['env']}__{self.script}__{seed}__{self.steps}".replace("/", "-")
         self.folder = folder / "runs" / self.name
 
@@ -107,7 +165,7 @@ class PPO2:
         return last + (last - before) > self.steps
 
     def command(self):
-        """What to run, from the start; says in the run's folder what it is."""
+        """The command that makes the run; writes run.json."""
         options = [f"--{name}={value}" for name, value in self.options.items()]
         command = [self.python, "-m", "baselines.run", "--alg=ppo2", *options, f"--log_path={self.folder}"]
         versions = subprocess.run([self.python, "-m", "pip", "list", "--format=json"], capture_output=True, check=True)
@@ -135,7 +193,7 @@ def machine(workers):
 
 
 def start(run, folder):
-    """Starts a run, or says in a word why not; it holds the lock of its log for as long as it lives, come what may."""
+    """Starts a run, or says in a word why not; it holds the lock of its log for as long as it lives."""
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     with (folder / "logs" / f"{run.name}.log").open("a") as log:
         try:
@@ -147,12 +205,27 @@ def start(run, folder):
         return subprocess.Popen(run.command(), cwd=folder, stdout=log, stderr=subprocess.STDOUT)
 
 
-def main(experiments):
-    """Makes every run of the experiments; returns how many failed."""
+def finish(run, status, about):
+    """Says how a run ended, adds to its folder what the launcher knows of it, and collects it."""
+    print(f"{'failed' if status else 'finished'}: logs/{run.name}.log", flush=True)
+    if folder := run.run():
+        (folder / "sweep.json").write_text(json.dumps({"machine": about} | run.about, indent=2))
+    if run.results and not status:
+        try:
+            print(collect(folder, run.results), flush=True)
+        except Exception as error:  # whatever is wrong with one run, the others are made
+            print(f"broken, left out: {folder}: {reason(error)}", flush=True)
+            return 1
+    return int(status != 0)
+
+
+def main(lines, words=()):
+    """Makes every run of the lines that have all words; returns how many failed."""
     variables = os.environ.get
-    folder, workers = Path(variables("FOLDER") or ROOT).resolve(), int(variables("WORKERS") or 1)
-    seeds, total_timesteps = (variables("SEEDS") or "1 2 3").split(), variables("TOTAL_TIMESTEPS")
-    waiting = [(line, seed) for line in experiments for seed in seeds]
+    folder, workers = Path(ROOT, variables("FOLDER") or "").resolve(), int(variables("WORKERS") or 1)
+    results = Path(ROOT, variables("RESULTS")) if variables("RESULTS") else None
+    lines = [line for each in lines for line in expanded(each) if set(words) <= set(line.split())]
+    waiting = [(line, int(seed)) for seed in (variables("SEEDS") or "1 2 3").split() for line in lines]
     if variables("TASK"):
         waiting = waiting[int(variables("TASK")) :][:1]
     if not waiting or workers < 1:
@@ -161,7 +234,7 @@ def main(experiments):
         print("\n".join(f"{line} (seed {seed})" for line, seed in waiting))
         return 0
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // workers)))
-    about, running, failed, stopped = json.dumps(machine(workers), indent=2), [], 0, []
+    about, running, failed, stopped = machine(workers), [], 0, []
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: stopped.append(number))
     try:
@@ -170,14 +243,11 @@ def main(experiments):
                 sys.exit("stopped; the same command goes on")
             for run, process in [pair for pair in running if pair[1].poll() is not None]:
                 running.remove((run, process))
-                failed += process.returncode != 0
-                if run.run() is not None:
-                    (run.run() / "machine.json").write_text(about)
-                print(f"{'failed' if process.returncode else 'finished'}: logs/{run.name}.log", flush=True)
+                failed += finish(run, process.returncode, about)
             if waiting and len(running) < workers:
                 line, seed = waiting.pop(0)
-                words = shlex.split(line)
-                run = (PPO2 if words[0].startswith("ppo2") else Ours)(words, seed, total_timesteps, folder)
+                make = PPO2 if line.startswith("ppo2_") else Ours
+                run = make(line, seed, folder, variables("TOTAL_TIMESTEPS"), results)
                 process = start(run, folder)
                 print(f"{process if isinstance(process, str) else 'started'}: {run.name}", flush=True)
                 if not isinstance(process, str):
@@ -196,9 +266,7 @@ if __name__ == "__main__":
     plain = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=plain, allow_abbrev=False)
     parser.add_argument("words", nargs="*", metavar="WORD", help="of the experiments to make; without, all")
-    words, options = parser.parse_known_args()  # a word may be an option of an experiment
-    chosen = {*words.words, *options}
+    found, options = parser.parse_known_args()  # a word may be an option of an experiment
     if sys.stdin.isatty():
         parser.error("the experiments come from a pipe, as in benchmark/ours/classic_control.sh")
-    lines = [line.strip() for line in sys.stdin]
-    sys.exit(main([line for line in lines if line and chosen <= set(line.split())]) > 0)
+    sys.exit(main([line.strip() for line in sys.stdin if line.strip()], [*found.words, *options]) > 0)

@@ -2,14 +2,14 @@
 
     python docs/diffs.py
 
-Rewrites the links to lines and the sizes of the diffs in docs/details.md, and diffs and scores in README.md's table of
-scripts.
+Rewrites the links to lines in docs/details.md, and the columns "diff" and "score" of the README's table of scripts.
 """
 
 import ast
 import difflib
 import re
-from collections import Counter
+import sys
+from functools import cache
 from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
@@ -18,45 +18,58 @@ ROOT = Path(__file__).resolve().parents[1]
 README, DETAILS = ROOT / "README.md", ROOT / "docs/details.md"
 KINDS = ("speed", "check", "library")  # the marks of what is no detail; docs/details.md says what they mean
 MARK = re.compile(rf"\[(\w+ \d+|{'|'.join(KINDS)})\]")
-# | script | trains on | adds | diff to its parent | score |; the sizes of the diff and the score are written here
-SCRIPT_ROW = r"^(\| \[`({})\.py`\]\(\w+\.py\) \| ([^|]*) \| ([\w, -]+) \|) *(?:`(\w+)\.py`)?[^|]*\|[^|]*\|$"
-SCORE_ROW = re.compile(r"^\| `(\w+)\.py`([^|]*) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|", re.MULTILINE)
-OF_LENGTH_OR_NAME = re.compile(r" `--(total-timesteps|exp-name) [^`]*`")
-SIZES = re.compile(r"(?<=<!-- sizes -->\n).*?(?=<!-- /sizes -->)", re.DOTALL)
+SCRIPT_ROW = re.compile(r"^\| \[`(\w+)\.py`\]\(\w+\.py\) \|.*\|$", re.MULTILINE)
 KIND_ROW = re.compile(r'^- <a id="\w+"></a>`\[(\w+)\]`: (.*)$', re.MULTILINE)
 # | mark | detail | ours | ppo2 | studies found |
 DETAIL_ROW = re.compile(
     r'^(\| <a id="[\w-]+"></a>(\w+ \d+) \| (.*?) \| )(.*?)( \| (.*?) \| (.*?) \|)$', re.MULTILINE
 )
+REASON = re.compile(r"^- \*\*(\w+ \d+)\*\*: (.*(?:\n  .*)*)", re.MULTILINE)
+# What a script adds, where that is not the marks that its parent does not have
+CHANGED = {"ppo": [f"core {i}" for i in range(1, 14)], "ppo_shared": ["core 13"], "ppo_atari_envpool": ["core 1"]}
 # What one player wins the other loses: the mean return says nothing there
 SCORES = {"ppo_selfplay": "SlimeVolley-v0: [wins and ratings](docs/selfplay.md#results)"}
-REASON = re.compile(r"^- \*\*(\w+ \d+)\*\*: (.*(?:\n  .*)*)", re.MULTILINE)
 
 
+@cache
 def lines(name):
     """The lines of the script `name`.py."""
     return (ROOT / f"{name}.py").read_text().splitlines()
 
 
-def details(text):
-    """["procgen 1", "continuous 8", "continuous 9"] of "procgen 1, continuous 8-9"."""
-    found = re.findall(r"(\w+) (\d+)(?:-(\d+))?", text)
-    return [f"{name} {number}" for name, first, last in found for number in range(int(first), int(last or first) + 1)]
+def cells(line):
+    """The cells of a row of a table in Markdown."""
+    return [cell.strip() for cell in line.strip()[1:-1].split("|")]
 
 
 class Script(NamedTuple):
-    """A row of the README's table: `adds` is "atari 1-9" as it stands there, `own` the list of these details."""
+    """A row of the README's table, and the details that the script adds to its parent."""
 
     parent: str  # "" of the first
     own: list
-    adds: str
-    trains_on: str
+    row: dict
+
+    @property
+    def adds(self):
+        """ "atari 1-9" of its details."""
+        sets = {}
+        for name, number in map(str.split, self.own):
+            sets.setdefault(name, []).append(number)
+        return ", ".join(f"{name} {'-'.join(dict.fromkeys((of[0], of[-1])))}" for name, of in sets.items())
 
 
 def scripts():
     """{name: Script}, from the README's table."""
-    rows = re.findall(SCRIPT_ROW.format(r"\w+"), README.read_text(), re.MULTILINE)
-    return {name: Script(parent, details(adds), adds, trains_on) for _, name, trains_on, adds, parent in rows}
+    text, found = README.read_text(), {}
+    header = cells(text[: SCRIPT_ROW.search(text).start()].splitlines()[-2])
+    for row in SCRIPT_ROW.finditer(text):
+        about = dict(zip(header, cells(row[0]), strict=True))
+        parent = re.match(r"(?:`(\w+)\.py`)?", next(about[name] for name in header if name.startswith("diff")))[1] or ""
+        marks = [mark for mark in claims() if f"[{mark}]" in "\n".join(lines(row[1])) and mark not in KINDS]
+        before = "\n".join(lines(parent)) if parent else ""
+        own = CHANGED.get(row[1]) or [mark for mark in marks if f"[{mark}]" not in before]
+        found[row[1]] = Script(parent, own, about)
+    return found
 
 
 def claims():
@@ -134,64 +147,53 @@ def spoken_for(text, own):
     return found
 
 
-def changed_below_args(name, parent):
-    """The numbers of the script's lines below Args, blank ones left out, that its parent has not."""
-    before, after = lines(parent), lines(name)
-    i, k = end_of_args(before), end_of_args(after)
-    places = {k + n + 1 for _, _, first, last in changes(before[i:], after[k:]) for n in range(first, last)}
-    return sorted(number for number in places if after[number - 1].strip())
-
-
-def size(name, parent, own):
-    """Counter of the lines "+" added and "-" removed on the way from the parent; and of those added below Args the ones
-    that belong to "details", or else to one of KINDS."""
-    found = changes(lines(parent), lines(name))
-    sizes = Counter({"+": sum(m - k for _, _, k, m in found), "-": sum(j - i for i, j, _, _ in found)})
-    speakers = spoken_for("\n".join(lines(name)), own)
-    for number in changed_below_args(name, parent):
-        marks = speakers.get(number, set())
-        sizes.update(["details"] if marks & set(own) else [kind for kind in KINDS if kind in marks][:1])
-    return sizes
-
-
-def all_sizes():
-    """{name: its `size`} of every script that has a parent."""
-    return {name: size(name, script.parent, script.own) for name, script in scripts().items() if script.parent}
-
-
-def with_sizes(text):
-    """docs/details.md with the table of the diffs' sizes, and their sums."""
-    parts, sizes = ("+", "-", "details", *KINDS), all_sizes()
-    rows = [("script", "added", "removed", *parts[2:]), ["---", *["---:"] * len(parts)]]
-    rows += [[f"{name}.py", *(found[part] for part in parts)] for name, found in sizes.items()]
-    rows.append([f"all {len(sizes)}", *(sum(found[part] for found in sizes.values()) for part in parts)])
-    return SIZES.sub("".join(f"| {' | '.join(map(str, row))} |\n" for row in rows), text)
-
-
-def with_diffs_and_scores(text):
-    """README.md with the diff's size and the first score in each script's row."""
-    found = reversed(SCORE_ROW.findall(text))
-    scores = {
-        name: f"{env_id}{OF_LENGTH_OR_NAME.sub('', options)}, {steps}: {score}"
-        for name, options, env_id, steps, score in found
-    } | SCORES
-    sizes = all_sizes()
-    for name, script in scripts().items():
-        diff = f"`{script.parent}.py`<br>+{sizes[name]['+']} -{sizes[name]['-']}" if script.parent else ""
-        row = rf"\g<1> {diff} | {scores.get(name, 'no long run yet')} |"
-        text = re.sub(SCRIPT_ROW.format(name), row, text, flags=re.MULTILINE)
-    return text
-
-
 def end_of_args(text):
     """The number of lines up to the end of the class Args."""
     start = text.index("class Args:")
     return next(i for i in range(start + 1, len(text)) if text[i] and not text[i].startswith(" "))
 
 
+def size(name, parent):
+    """(added, removed): lines on the way from the parent."""
+    found = changes(lines(parent), lines(name))
+    return sum(m - k for _, _, k, m in found), sum(j - i for i, j, _, _ in found)
+
+
+def best(experiments):
+    """{script: "CartPole-v1, 500k: 486 ± 12 (10)"}, the first score in the report's order."""
+    from benchmark.report import mean_and_spread, typed
+
+    found = {}
+    for one in experiments:
+        options = (option for option in one.options.items() if option[0] not in ("total_timesteps", "exp_name"))
+        what = " ".join([one.env_id, *(f"`{typed(option)}`" for option in options)])
+        found.setdefault(one.script, f"{what}, {one.steps}: {mean_and_spread(one.done)}")
+    return found | SCORES
+
+
+def with_diffs_and_scores(text, experiments):
+    """README.md with the diff's size and the first score in each script's row."""
+    table, scores = scripts(), best(experiments)
+
+    def row(found):
+        script, about = table[found[1]], {}
+        for name, cell in script.row.items():
+            if name.startswith("diff"):
+                added, removed = size(found[1], script.parent) if script.parent else ("", "")
+                cell = f"`{script.parent}.py`<br>+{added} -{removed}" if script.parent else ""
+            about[name] = scores.get(found[1], "no long run yet") if name == "score" else cell
+        return f"| {' | '.join(about.values())} |"
+
+    return SCRIPT_ROW.sub(row, text)
+
+
 def main():
-    DETAILS.write_text(with_sizes(with_links(DETAILS.read_text())))
-    README.write_text(with_diffs_and_scores(README.read_text()))
+    sys.path.insert(0, str(ROOT))
+    from benchmark.report import experiments_of, load
+
+    DETAILS.write_text(with_links(DETAILS.read_text()))
+    experiments = experiments_of(load(ROOT / "benchmark/results"))
+    README.write_text(with_diffs_and_scores(README.read_text(), experiments))
 
 
 if __name__ == "__main__":

@@ -2,17 +2,17 @@
 
     python -m docs.pages
 
-A page for each script, with the details beside its lines; the diffs of the scripts to their parents; the recipes; and
-every text of the repository. All of it comes from the scripts, their marks, docs/details.md and recipes/.
+A page for each script, with the details beside its lines; the diffs of the scripts to their parents; the recipes; the
+report on benchmark/results; and every text of the repository.
 """
 
+import argparse
 import difflib
 import re
 import shutil
-import subprocess
-import sys
 from functools import cache
 from html import escape, unescape
+from itertools import pairwise
 from pathlib import Path
 
 import jinja2
@@ -22,25 +22,19 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import DiffLexer, PythonLexer
 
+from benchmark import report
 from docs import diffs
 from docs.diffs import DETAILS, KINDS, MARK, ROOT
 from recipes.__main__ import recipes
 
-OUTPUT = ROOT / "site"
 TEXTS = "*.md", "docs/*.md", "recipes/*.md", "benchmark/README.md", "benchmark/*/README.md"
 CONTEXT = 3  # unchanged lines shown around a change
-# A row of difflib's table: the line's number and text in the parent, and in the script.
-DIFF_ROW = re.compile(
-    r'<tr>.*?<td class="diff_header"(?: id="\w+_(\d+)")?>\d*</td><td nowrap="nowrap">(.*?)</td>'
-    r'.*?<td class="diff_header"(?: id="\w+_(\d+)")?>\d*</td><td nowrap="nowrap">(.*?)</td></tr>|</tbody>'
-)
-WHOLE = re.compile(r'^<span class="diff_\w+">((?:(?!</?span).)*)</span>$')  # a line that is new as a whole
+WORD = re.compile(r"\[[\w ]+\]|\w+|\s+|.")  # a mark is one word
+COMMAND = re.compile(r"^    ((?:python|torchrun) .*?)(?:  .*)?$", re.MULTILINE)
 TEMPLATES = jinja2.Environment(
     loader=jinja2.FileSystemLoader(Path(__file__).with_name("templates")),
     autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,
 )  # fmt: skip
-
-
 
 
 def slug(mark):
@@ -163,38 +157,68 @@ def definitions(name):
 # diffs
 
 
+@cache
+def likeness(one, other):
+    """How alike two lines are, by their words."""
+    return difflib.SequenceMatcher(None, WORD.findall(one), WORD.findall(other), autojunk=False).ratio()
+
+
+def aligned(before, after):
+    """[(line or None, line or None), ...] of two lists of numbered lines: those that are alike are side by side."""
+    found = {(i, j): likeness(a[1], b[1]) for i, a in enumerate(before) for j, b in enumerate(after)}
+    i, j = max(found, key=found.get, default=(0, 0))
+    if found.get((i, j), 0) <= 0.5:
+        return [*((line, None) for line in before), *((None, line) for line in after)]
+    return [*aligned(before[:i], after[:j]), (before[i], after[j]), *aligned(before[i + 1 :], after[j + 1 :])]
+
+
+def changed_words(old, new):
+    """(old, new) as HTML in which the words that differ are highlighted."""
+    (a, b), sides = (WORD.findall(old), WORD.findall(new)), ["", ""]
+    for kind, i, j, k, m in difflib.SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
+        for side, tag, words in ((0, "del", a[i:j]), (1, "ins", b[k:m])):
+            html = escape("".join(words))
+            sides[side] += html if kind == "equal" or not words else f"<{tag}>{html}</{tag}>"
+    return sides
+
+
 def diff_rows(name, script):
     """The rows of a script's diff to its parent: ("gap",), ("title", marks, others), or ("line", number and HTML in the
     parent, number and HTML in the script, whether they differ)."""
-    before, after = diffs.lines(script.parent), diffs.lines(name)
-    speakers, args = diffs.spoken_for("\n".join(after), script.own), diffs.end_of_args(after)
-    html = difflib.HtmlDiff().make_table(before, after, context=True, numlines=CONTEXT).replace("&nbsp;", " ")
-    rows, change = [], []
+    before, after = (list(enumerate(diffs.lines(each), 1)) for each in (script.parent, name))
+    speakers, args = diffs.spoken_for("\n".join(diffs.lines(name)), script.own), diffs.end_of_args(diffs.lines(name))
+    rows = []
 
-    def shown(row):
-        before, after = (Markup(linked_marks(WHOLE.sub(r"\1", html))) for html in (row[2], row[4]))
-        return row[1], before, row[3], after
+    def line(old, new, differs):
+        (n, left), (m, right) = old or ("", ""), new or ("", "")
+        sides = changed_words(left, right) if old and new and differs else (escape(left), escape(right))
+        left, right = (Markup(linked_marks(side)) for side in sides)
+        rows.append(("line", n, left, m, right, differs))
 
-    def close():
-        """Ends a change: its title names the details that it is about."""
-        numbers = [int(row[3]) for row in change if row[3]]
-        said = set().union(*(MARK.findall(after[n - 1]) for n in numbers), *(speakers.get(n, ()) for n in numbers))
+    def change(pairs):
+        """Shows a change, below a title that names the details that it is about if it adds something below Args."""
+        added = [new for _, new in pairs if new]
+        said = set().union(*(MARK.findall(text) for _, text in added), *(speakers.get(n, ()) for n, _ in added))
         marks = [mark for mark in details() if mark in said]
         own = [mark for mark in marks if mark in script.own or mark in KINDS]
-        if marks and min(numbers) > args:
+        if marks and added[0][0] > args:
             rows.append(("title", own, [mark for mark in marks if mark not in own]))
-        rows.extend(("line", *shown(row), True) for row in change)
-        change.clear()
+        for old, new in pairs:
+            line(old, new, True)
 
-    for row in DIFF_ROW.finditer(html):
-        differs = 'class="diff_' in (row[2] or "") + (row[4] or "")
-        if change and (not differs or re.match("(class|def) ", after[int(row[3] or 1) - 1])):
-            close()
-        if differs:
-            change.append(row)
-        else:
-            rows.append(("gap",) if row[0] == "</tbody>" else ("line", *shown(row), False))
-    return rows[:-1]
+    matcher = difflib.SequenceMatcher(None, diffs.lines(script.parent), diffs.lines(name), autojunk=False)
+    for number, group in enumerate(matcher.get_grouped_opcodes(CONTEXT)):
+        rows += [("gap",)] if number else []
+        for kind, i, j, k, m in group:
+            if kind == "equal":
+                for old, new in zip(before[i:j], after[k:m], strict=True):
+                    line(old, new, False)
+                continue
+            pairs = aligned(before[i:j], after[k:m])
+            starts = [n for n, (_, new) in enumerate(pairs) if new and re.match("(class|def) ", new[1])]
+            for first, last in pairwise(sorted({0, *starts, len(pairs)})):
+                change(pairs[first:last])
+    return rows
 
 
 # the picture of the family
@@ -220,6 +244,32 @@ def family(indented):
     return places
 
 
+# the report
+
+
+def report_values(results, output):
+    """What the report's page shows of results, its pictures drawn into the output; and {script: its first picture}."""
+    found = report.load(results)
+    experiments, firsts, environments, sections = report.experiments_of(found), {}, {}, []
+    for number, one in enumerate(experiments):
+        picture = f"curves-{number}.svg"
+        report.charts(one, output / picture)
+        firsts.setdefault(one.script, picture)
+        sections.append({"title": one.title, "steps": one.steps, "picture": picture})
+        environments.setdefault(one.env_id, []).append((one.name, one.ours))
+    several = {env_id: sides for env_id, sides in environments.items() if len(sides) > 1}
+    for number, (env_id, sides) in enumerate(several.items()):
+        report.together({env_id: sides}, output / f"together-{number}.svg")
+    summary, by_game = report.human_rows(experiments)
+    values = {
+        "together": report.all_together(experiments), "scores": [*report.score_rows(experiments)],
+        "left_out": report.left_out(found, experiments), "post": report.post_rows(experiments), "games": report.GAMES,
+        "summary": summary, "by_game": by_game, "several": list(several), "sections": sections,
+        "runs": [*report.run_rows(found)],
+    }  # fmt: skip
+    return experiments, firsts, values
+
+
 # all
 
 
@@ -231,13 +281,19 @@ def first_notes(blocks):
     return found
 
 
-def write(output):
+def write(output, results):
     """Writes the site into a folder, which is made if it is not there."""
     output.mkdir(parents=True, exist_ok=True)
     table = diffs.scripts()
     blocks = {name: script_blocks(name, script.parent) for name, script in table.items()}
+    experiments, pictures, of_report = report_values(results, output)
+    sizes = {name: diffs.size(name, script.parent) for name, script in table.items() if script.parent}
+    heads = {name: "\n".join(diffs.lines(name)).split('"""')[1] for name in table}
     common = {
-        "scripts": table, "sizes": diffs.all_sizes(), "details": details(), "inline": inline, "kinds": KINDS,
+        "scripts": table, "sizes": sizes, "details": details(), "inline": inline, "kinds": KINDS,
+        "abouts": {name: head.split("\n")[0] for name, head in heads.items()},
+        "commands": {name: COMMAND.search(head)[1] for name, head in heads.items()},
+        "reached": {name: inline(score.replace("docs/", "")) for name, score in diffs.best(experiments).items()},
         "firsts": {name: first_notes(found) for name, found in blocks.items()},
     }  # fmt: skip
 
@@ -254,11 +310,12 @@ def write(output):
     for name, script in table.items():
         page(
             f"{name}.html", "script", f"{name}.py", name=name, script=script, blocks=blocks[name],
-            about="\n".join(diffs.lines(name)).split('"""')[1].split("\n")[0], definitions=definitions(name),
+            picture=pictures.get(name), definitions=definitions(name),
             children=[child for child, other in table.items() if other.parent == name],
         )  # fmt: skip
     rows = {name: diff_rows(name, script) for name, script in table.items() if script.parent}
     page("diffs.html", "diffs", "The diffs of the scripts", rows=rows)
+    page("report.html", "report", "What the scripts reach", **of_report)
     for file, name in texts().items():
         shown = [
             (recipe, Markup(highlight(recipe.diff, DiffLexer(), HtmlFormatter(nowrap=True))))
@@ -271,14 +328,19 @@ def write(output):
     (output / "style.css").write_text(f"{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}\n{style}")
     for picture in ROOT.glob("docs/*.svg"):
         shutil.copy(picture, output)
-    subprocess.run([sys.executable, "benchmark/report.py", "--output", output / "report.html"], cwd=ROOT, check=True)
 
 
 def main():
-    shutil.rmtree(OUTPUT, ignore_errors=True)
-    write(OUTPUT)
-    size = sum(file.stat().st_size for file in OUTPUT.iterdir())
-    print(f"{OUTPUT / 'index.html'}: {size / 1e6:.1f} MB in all, open it in a browser")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--results", type=Path, default=ROOT / "benchmark" / "results", help="of the report")
+    parser.add_argument("--output", type=Path, default=ROOT / "site", help="a folder, which is replaced")
+    args = parser.parse_args()
+    if not list(args.results.glob("*/*.json")):
+        raise SystemExit(f"error: {args.results} holds no runs; collect.py puts them there")
+    shutil.rmtree(args.output, ignore_errors=True)
+    write(args.output, args.results)
+    size = sum(file.stat().st_size for file in args.output.iterdir())
+    print(f"{args.output / 'index.html'}: {size / 1e6:.1f} MB in all, open it in a browser")
 
 
 if __name__ == "__main__":

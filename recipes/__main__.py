@@ -5,13 +5,11 @@
     python recipes --caught core-3    runs the tests against that recipe's script, and records the first that fails
                                       in its header; without a name all of recipes/without
 
-A recipe is a unified diff to one script under a header of lines "key: text". What has changed in a script since a diff
-was made is merged, from the newest commit of the script that the diff fits.
+A recipe is a diff to one script under a header of lines "key: text". `git apply --3way` merges what has changed in the
+script since the diff was made; the diff's index line names the text of the script that it was made of.
 """
 
 import argparse
-import difflib
-import importlib
 import os
 import re
 import shutil
@@ -21,15 +19,12 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[1]
 KEYS = "what", "why", "source", "script", "command", "caught by", "measured effect"
 PLUMBING = "# That was PPO"  # a recipe changes nothing from here on
-CONTEXT = 2  # unchanged lines around a change
-# Tests in which a script is run, not read, so that one that fails says something; first those of the script's own.
-TESTS = "gae", "golden", "normalize", "atari_wrappers", "lstm", "multidiscrete", "procgen", "run", "cli", "learning"
-OWN = {
+# Tests in which a script is run, not read, so that one that fails says something; first those of the script itself.
+TESTS = "gae", "loss", "golden", "normalize", "atari_wrappers", "lstm", "multidiscrete", "procgen", "run", "cli", "learning"
+NEAREST = {
     "ppo.py": "golden", "ppo_atari.py": "atari_wrappers", "ppo_atari_lstm.py": "lstm",
     "ppo_continuous_action.py": "normalize",
     "ppo_multidiscrete.py": "multidiscrete", "ppo_multidiscrete_mask.py": "multidiscrete", "ppo_procgen.py": "procgen",
@@ -54,16 +49,17 @@ class Recipe(NamedTuple):
 
 def read(file):
     """The recipe in a file; ValueError where its header is not as it should be."""
-    header, mark, diff = file.read_text().partition("--- ")
+    header, *diff = re.split(r"^(?=diff --git |--- )", file.read_text(), maxsplit=1, flags=re.MULTILINE)
     lines = re.sub(r"\n +", " ", header).strip().splitlines()  # a long text goes on in indented lines
     header = dict(line.partition(": ")[::2] for line in lines)
     keys = [key for key in KEYS if key in header]
-    if list(header) != keys or not {*KEYS[:5]} <= set(keys) or not mark:
+    if list(header) != keys or not {*KEYS[:5]} <= set(keys):
         raise ValueError(f"{file}: the header has {list(header)}, not {KEYS}; the last two may be missing")
-    if not re.match(rf"--- {re.escape(header['script'])}\s", mark + diff):
-        raise ValueError(f"{file}: its diff must be of {header['script']}, as diff -U{CONTEXT} makes it")
-    names = f"--- {header['script']}\n+++ {header['script']}\n"  # one that was made by hand has the copy's name
-    return Recipe(file, header, re.sub(r"\A--- .*\n\+\+\+ .*\n", lambda _: names, mark + diff))
+    names = f"--- {header['script']}\n+++ {header['script']}\n"  # diff -U2 has a copy's name and times
+    text, found = re.subn(rf"^--- {re.escape(header['script'])}\b.*\n\+\+\+ .*\n", names, "".join(diff), flags=re.M)
+    if found != 1:
+        raise ValueError(f"{file}: its diff must be of {header['script']}")
+    return Recipe(file, header, text)
 
 
 def recipes():
@@ -77,11 +73,11 @@ def natural(file):
 
 
 def write(recipe):
-    """Writes a recipe into its file; lines of the header are cut at 120 characters."""
+    """Writes a recipe into its file, with the header's keys in order and its lines cut at 120 characters."""
     lines = []
-    for key, text in recipe.header.items():
+    for key in (key for key in KEYS if key in recipe.header):
         line = f"{key}:"
-        for word in text.split():
+        for word in recipe.header[key].split():
             if len(line) + 1 + len(word) > 120:
                 lines.append(line)
                 line = " "
@@ -90,72 +86,80 @@ def write(recipe):
     recipe.file.write_text("\n".join(lines) + "\n" + recipe.diff)
 
 
+def git(folder, *words, repository=False, **options):
+    """What git prints; ValueError with its words where it fails. It works in the folder, outside of any repository, or
+    with this repository's objects and an index of its own."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    environment |= {"GIT_CEILING_DIRECTORIES": str(Path(folder).resolve().parent)}
+    if repository:
+        found = subprocess.run(["git", "rev-parse", "--absolute-git-dir"], cwd=ROOT, capture_output=True, text=True)
+        paths = {"DIR": found.stdout.strip(), "WORK_TREE": folder, "INDEX_FILE": Path(folder, ".index")}
+        environment |= {f"GIT_{name}": str(path) for name, path in paths.items()}
+    done = subprocess.run(["git", *words], cwd=folder, env=environment, capture_output=True, text=True, **options)
+    if done.returncode:
+        raise ValueError(done.stderr.strip())
+    return done.stdout
+
+
 def apply(recipe, source):
     """The text of a script, the recipe applied to it without fuzz; ValueError with git's words where that fails."""
-    with tempfile.TemporaryDirectory() as folder:  # git takes the names in a diff from the folder that it is in
+    with tempfile.TemporaryDirectory() as folder:
         script = Path(folder, recipe.header["script"])
         script.write_text(source)
-        command = ["git", "apply", "-p0", "--whitespace=nowarn", "-"]
-        environment = os.environ | {"GIT_CEILING_DIRECTORIES": str(Path(folder).parent)}
-        environment = {key: value for key, value in environment.items() if key not in ("GIT_DIR", "GIT_WORK_TREE")}
-        done = subprocess.run(
-            command, cwd=folder, input=recipe.diff, env=environment, capture_output=True, text=True
-        )
-        if done.returncode:
-            raise ValueError(f"{recipe.name}: {done.stderr.strip()}")
+        try:
+            git(folder, "apply", "-p0", "--whitespace=nowarn", "-", input=recipe.diff)
+        except ValueError as error:
+            raise ValueError(f"{recipe.name}: {error}") from None
         return script.read_text()
 
 
 def diff(script, before, after):
-    """The unified diff of two texts of a script; ValueError where they differ in the plumbing."""
+    """The diff of two texts of a script, with the hashes of both; ValueError where they differ in the plumbing."""
     if before.partition(PLUMBING)[1:] != after.partition(PLUMBING)[1:]:
         raise ValueError(f"{script}: a recipe must not change what follows {PLUMBING!r}")
-    before, after = before.splitlines(keepends=True), after.splitlines(keepends=True)
-    return "".join(difflib.unified_diff(before, after, script, script, n=CONTEXT))
-
-
-def merge(current, before, after):
-    """`current`, changed as `before` was to give `after`; ValueError with the merged text where both changed a line."""
     with tempfile.TemporaryDirectory() as folder:
-        for name, text in (("script", current), ("before", before), ("recipe", after)):
-            Path(folder, name).write_text(text)
-        command = ["git", "merge-file", "-p", "script", "before", "recipe"]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-        if done.returncode:
-            raise ValueError(done.stdout)
-        return done.stdout
+        Path(folder, script).write_text(before)
+        git(folder, "add", script, repository=True)
+        Path(folder, script).write_text(after)
+        return git(folder, "diff", "--no-prefix", "--full-index", "-U2", script, repository=True)
 
 
-def versions(script):
-    """The texts of a script, the newest first: in the checkout, and in its last 50 commits."""
-    yield script.read_text()
-    log = ["git", "log", "-50", "--format=%H", "--", script.name]
-    for commit in subprocess.run(log, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split():
-        show = subprocess.run(["git", "show", f"{commit}:{script.name}"], cwd=ROOT, capture_output=True, text=True)
-        if show.returncode == 0:  # it did not delete the script
-            yield show.stdout
+def with_base(recipe):
+    """The recipe with an index line: one that was made by hand gets the newest text of the script that it fits."""
+    if "\nindex " in recipe.diff:
+        return recipe
+    script, texts = recipe.header["script"], [recipe.script.read_text()]
+    for commit in subprocess.run(
+        ["git", "log", "-50", "--format=%H", "--", script], cwd=ROOT, capture_output=True, text=True
+    ).stdout.split():
+        texts.append(git(ROOT, "show", f"{commit}:{script}", repository=True))
+    for before in texts:
+        try:
+            return recipe._replace(diff=diff(script, before, apply(recipe, before)))
+        except ValueError as error:
+            if "must not change" in str(error):
+                raise
+    raise ValueError(f"{recipe.name}: it fits none of the script's last versions")
 
 
 def refreshed(recipe):
-    """The recipe for the script as it is now; ValueError where it fits no version, or a line was changed twice."""
-    current = recipe.script.read_text()
-    for before in versions(recipe.script):
+    """The recipe for the script as it is now; ValueError where both have changed the same lines."""
+    name, current, based = recipe.header["script"], recipe.script.read_text(), with_base(recipe)
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder, name)
+        script.write_text(current)
+        git(folder, "add", name, repository=True)
         try:
-            after = apply(recipe, before)
+            git(folder, "apply", "--3way", "-p0", "--whitespace=nowarn", "-", repository=True, input=based.diff)
         except ValueError:
-            continue
-        try:
-            merged = merge(current, before, after)
-        except ValueError as error:
             conflict = ROOT / "build" / f"{recipe.file.stem}.py"
             conflict.parent.mkdir(exist_ok=True)
-            conflict.write_text(str(error))
+            conflict.write_text(script.read_text())
             raise ValueError(
                 f"{recipe.name}: the script has changed in the same lines. Resolve {conflict.relative_to(ROOT)}, then "
-                f"write: diff -U{CONTEXT} {recipe.header['script']} {conflict.relative_to(ROOT)}"
+                f"put below the recipe's header what this prints: diff -U2 {name} {conflict.relative_to(ROOT)}"
             ) from None
-        return recipe._replace(diff=diff(recipe.header["script"], current, merged))
-    raise ValueError(f"{recipe.name}: it fits none of the script's last versions")
+        return recipe._replace(diff=diff(name, current, script.read_text()))
 
 
 def escape(text):
@@ -178,51 +182,36 @@ def write_index():
 
 
 def failing(copy, tests, *options):
-    """The names of the tests that fail in a copy of the checkout; ValueError where pytest cannot run them.
-
-    They run in a child of this process, which has imported the libraries already, and no script."""
-    output = copy.parent / "output"
-    if not (child := os.fork()):
-        status = 99
-        try:
-            file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-            for number in (1, 2):  # one file, so that neither overwrites the other
-                os.dup2(file, number)
-            os.chdir(copy)
-            sys.path[0] = str(copy)
-            fixed = "-n", "0", "-q", "--tb=no", "-p", "no:cacheprovider", "-W", "ignore"
-            status = int(pytest.main([*fixed, *options, *tests]))
-        finally:
-            sys.stdout.flush()
-            os._exit(status)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    failed = re.findall(r"^(?:FAILED|ERROR) (tests/.*?)(?: - .*)?$", output.read_text(), re.MULTILINE)
-    if status != (1 if failed else 0):
-        raise ValueError(f"pytest ended with {status}: {output.read_text()[-2000:]}")
+    """The names of the tests that fail in a copy of the checkout; ValueError where pytest cannot run them."""
+    fixed = "-n", "0", "-q", "--tb=no", "-p", "no:cacheprovider", "-W", "ignore"
+    command = [sys.executable, "-m", "pytest", *fixed, *options, *tests]
+    done = subprocess.run(command, cwd=copy, capture_output=True, text=True)
+    failed = re.findall(r"^(?:FAILED|ERROR) (tests/.*?)(?: - .*)?$", done.stdout, re.MULTILINE)
+    if done.returncode != (1 if failed else 0):
+        raise ValueError(f"pytest ended with {done.returncode}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
     return failed
 
 
-def caught(recipe, source):
-    """A test that fails where `source` stands in the place of the recipe's script, and passes with the script itself;
-    None where there is none. The one on record is tried first."""
-    for library in ("torch", "gymnasium", "tensorboard", "torch.utils.tensorboard", "tyro", "cv2", "ale_py", "scipy"):
-        importlib.import_module(library)
+def caught(recipe):
+    """A test that fails where the recipe is applied to its script, and passes with the script itself; None without one.
+    The one on record is tried first."""
+    source = recipe.script.read_text()
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder, "copy")
         ignored = shutil.ignore_patterns(".git", ".venv*", "build", "site", "runs", "wandb", "results", "__pycache__")
         shutil.copytree(ROOT, copy, ignore=ignored)
         script = copy / recipe.script.name
         known = [recipe.header["caught by"]] if "caught by" in recipe.header else []
-        others = sorted(TESTS, key=lambda name: name != OWN.get(script.name))
+        others = sorted(TESTS, key=lambda name: name != NEAREST.get(script.name))
         for test in known + [f"tests/test_{name}.py" for name in others]:
-            script.write_text(source)
+            script.write_text(apply(recipe, source))
             try:
                 failed = failing(copy, [test], "--maxfail", "1")
             except ValueError:
                 if test not in known:
                     raise
                 failed = []  # it may be gone, or have another name now
-            script.write_text(recipe.script.read_text())
+            script.write_text(source)
             if failed and not failing(copy, failed):
                 return failed[0]
     return None
@@ -245,18 +234,13 @@ def main():
             if args.check:
                 apply(recipe, recipe.script.read_text())
             elif args.caught:
-                test = caught(recipe, apply(recipe, recipe.script.read_text()))
+                test = caught(recipe)
                 print(f"{recipe.name}: {test}", flush=True)
                 failed += test is None
-                recipe = read(recipe.file)  # which may have been refreshed while the tests ran
-                header = {key: text for key, text in recipe.header.items() if key != "caught by"}
-                header |= {"caught by": test} if test else {}
-                write(recipe._replace(header={key: header[key] for key in KEYS if key in header}))
-            else:
-                before = recipe.file.read_text()
-                write(refreshed(recipe))
-                if recipe.file.read_text() != before:
-                    print(f"{recipe.name}: rewritten")
+                write(recipe._replace(header=recipe.header | ({"caught by": test} if test else {})))
+            elif (fresh := refreshed(recipe)) != recipe:
+                write(fresh)
+                print(f"{recipe.name}: rewritten")
         except ValueError as error:
             print(error)
             failed += 1

@@ -1,26 +1,29 @@
 """Searches a script's hyperparameters with Optuna.
 
-    pip install ".[search]"
+    pip install ".[benchmark,search]"
     python recipes/search.py ppo.py --trials 50 --seeds 3 --env-id CartPole-v1 --total-timesteps 50000
 
-What is no option of the search goes to the script. A trial is one choice of hyperparameters, run with each seed. Its
-score is the mean return of the last 100 episodes, averaged over the seeds; it ends early where no mean over its first
-seeds reaches the median of the trials before it. The study is kept in a file: the same command goes on with it, and
-commands that run side by side share it. To search for something else, copy this file and change `suggest`, which begins
-another study.
+What is no option of the search goes to the script; "ppo.py + with/muon" is a script with a recipe. A trial is one
+choice of hyperparameters, run with each seed by the launcher, benchmark/sweep.py. Its score is the mean return of the
+last 100 episodes, averaged over the seeds; it ends early where no mean over its first seeds reaches the median of the
+trials before it. The study is kept in a file: the same command goes on with it, and commands that run side by side
+share it. To search for something else change `suggest`, which begins another study.
 """
 
 import argparse
 import hashlib
 import inspect
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import optuna
 import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmark import sweep  # noqa: E402
 
 
 def suggest(trial):
@@ -37,26 +40,30 @@ def suggest(trial):
 
 
 def words(options):
-    """{"seed": 1} as ["--seed=1"]."""
-    return [f"--{name}={value}" for name, value in options.items()]
+    """{"gamma": 0.9} as "--gamma=0.9"."""
+    return " ".join(f"--{name}={value}" for name, value in options.items())
 
 
-def score(command, folder, name, seed):
-    """The mean return of the last 100 episodes of a run by `command`; CalledProcessError where it failed."""
-    where = words({"runs-folder": folder, "exp-name": name, "seed": seed, "save-every": 0})
-    with open(folder / "log", "a") as log:
-        subprocess.run([sys.executable, *command, *where], stdout=log, stderr=log, check=True)
-    [checkpoint] = folder.glob(f"*__{name}__{seed}__*/checkpoint_*.pt")
+class Failed(Exception):
+    """A run of a trial failed."""
+
+
+def score(line, folder, seed):
+    """The mean return of the last 100 episodes of a run; Failed where it failed."""
+    run = sweep.Ours(f"{line} --save-every=0", seed, folder)
+    process = sweep.start(run, folder)
+    if process != "done" and (process == "busy" or process.wait()):
+        raise Failed(f"{folder}/logs/{run.name}.log")
+    checkpoint = max(run.run().glob("checkpoint_*.pt"))
     return float(np.mean(torch.load(checkpoint, weights_only=True)["returns"]))
 
 
-def objective(args, command, trial):
+def objective(args, line, trial):
     """The score of a trial; TrialPruned where it is not worth another seed."""
-    scores, command = [], [*command, *words(suggest(trial))]
+    scores = []
     folder = args.folder / f"{trial.datetime_start:%Y%m%d-%H%M%S-%f}"
-    folder.mkdir()
     for seed in range(1, args.seeds + 1):
-        scores.append(score(command, folder, f"trial-{trial.number}", seed))
+        scores.append(score(f"{line} {words(suggest(trial))} --exp-name=trial-{trial.number}", folder, seed))
         trial.report(np.mean(scores), seed)
         if seed < args.seeds and trial.should_prune():
             raise optuna.TrialPruned
@@ -65,26 +72,27 @@ def objective(args, command, trial):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
-    parser.add_argument("script", help="such as ppo.py")
+    parser.add_argument("script", help='such as ppo.py or "ppo.py + with/muon"')
     parser.add_argument("--trials", type=int, default=50, help="how many this command makes")
     parser.add_argument("--seeds", type=int, default=3, help="runs of a trial")
     parser.add_argument("--folder", type=Path, default=Path("runs/search"), help="of the study and its runs")
     args, others = parser.parse_known_args()
+    args.folder = args.folder.resolve()
     args.folder.mkdir(parents=True, exist_ok=True)
     storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(args.folder / "study")))
-    command = [args.script, *others]
+    line = f"{args.script} {shlex.join(others)}"
     text = hashlib.sha1(inspect.getsource(suggest).encode()).hexdigest()[:8]
     study = optuna.create_study(
-        study_name=f"{shlex.join(command)}, {args.seeds} seeds, {text}", storage=storage, load_if_exists=True,
-        direction="maximize", pruner=optuna.pruners.MedianPruner(n_startup_trials=5),
+        study_name=f"{line}, {args.seeds} seeds, {text}", storage=storage, load_if_exists=True, direction="maximize",
+        pruner=optuna.pruners.MedianPruner(n_startup_trials=5),
     )  # fmt: skip
-    study.optimize(lambda trial: objective(args, command, trial), args.trials, catch=subprocess.CalledProcessError)
+    study.optimize(lambda trial: objective(args, line, trial), args.trials, catch=Failed)
     done = study.get_trials(states=[optuna.trial.TrialState.COMPLETE])
     if not done:
-        sys.exit(f"error: no trial came to its end; {args.folder}/*/log has what the runs said")
+        sys.exit(f"error: no trial came to its end; {args.folder}/*/logs have what the runs said")
     best = suggest(optuna.trial.FixedTrial(study.best_params))
     print(f"{len(done)} of {len(study.trials)} trials came to their end; the best scored {study.best_value:.4g}:")
-    print(shlex.join(["python", *command, *words(best)]))
+    print(f"echo '{line} {words(best)}' | python benchmark/sweep.py" if "+" in line else f"python {line} {words(best)}")
 
 
 if __name__ == "__main__":

@@ -122,6 +122,7 @@ def test_which_version_makes_what(concurrency, threads, tmp_path):
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.slow
 def test_speed_changes_nothing(threads, tmp_path):
     """The same weights and log, bit for bit, with a slow learner, and with one actor slower than the others."""
     options = f"{SMALL} --num-envs 6 --total-timesteps 288 --actor-threads {threads}"
@@ -136,6 +137,7 @@ def test_speed_changes_nothing(threads, tmp_path):
     assert len(numbers(runs[0])["losses/policy_loss"]) == 6
 
 
+@pytest.mark.slow
 def test_one_thread_without_concurrency_is_the_parent(tmp_path):
     options = "--num-envs 8 --num-steps 32 --total-timesteps 1024 --threads 1"
     one = run(f"{options} --no-concurrency", tmp_path / "one")
@@ -148,6 +150,7 @@ def test_one_thread_without_concurrency_is_the_parent(tmp_path):
     assert torch.equal(checkpoint(one)["generators"]["torch"], checkpoint(parent)["generators"]["torch"])
 
 
+@pytest.mark.slow
 def test_two_ranks_of_two_threads_are_one_process(tmp_path):
     """The same games in the same columns: what differs is rounding."""
     options = f"{SMALL} --total-timesteps 192 --actor-threads 2 --no-anneal-lr"
@@ -281,6 +284,7 @@ def ends(how, module, random):
 
 @pytest.mark.parametrize("module", [script, impala], ids=lambda module: module.__name__)
 @pytest.mark.parametrize("how", ["signal", "nan", "exception", "last update"])
+@pytest.mark.slow
 def test_twenty_ends_without_a_deadlock(how, module, tmp_path):
     """Each at another time, of fast and slow actors and learners; no thread is left."""
 

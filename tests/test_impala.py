@@ -185,6 +185,7 @@ def test_the_norm_is_cut_at_40():
     assert norms[2][1] == pytest.approx(40, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_ratios_are_those_to_the_behaviour(tmp_path):
     """1 where the agent that trains made the rollout: always without concurrency, else in the first update alone."""
     options = f"{SMALL} --num-minibatches 1 --total-timesteps 256 --learning-rate 0.003 --no-anneal-lr"
@@ -197,6 +198,7 @@ def test_ratios_are_those_to_the_behaviour(tmp_path):
         assert [lag for _, lag in log["charts/policy_lag"]] == ([0, 1, 1, 1] if concurrency else [0] * 4)
 
 
+@pytest.mark.slow
 def test_speed_and_ranks_change_nothing(tmp_path):
     """Bit for bit where one side is slow; to rounding as two ranks, of which each has a part of every minibatch."""
     options = f"{SMALL} --total-timesteps 256 --actor-threads 2"
@@ -239,6 +241,7 @@ def test_minibatches_that_do_not_divide_the_environments(tmp_path):
 
 
 @pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.slow
 def test_a_killed_run_goes_on(threads, tmp_path):
     """From the weights and squares of its newest checkpoint; its schedule goes on, and its log has each step once."""
     options = f"{SMALL} --save-every 1 --actor-threads {threads}"
@@ -276,6 +279,7 @@ def test_a_killed_run_goes_on(threads, tmp_path):
     assert (weights(folder) - torch.cat([w.flatten() for w in before["parts"]["agent"].values()])).abs().max() > 1e-4
 
 
+@pytest.mark.slow
 def test_torchrun_makes_the_run_of_one_process(tmp_path):
     """2 ranks of 2 actor threads, to rounding."""
     options = f"{SMALL} --total-timesteps 256 --actor-threads 2"

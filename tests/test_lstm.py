@@ -52,7 +52,8 @@ def test_the_second_bias_of_torch_stays_zero():
     batch = {"obs": torch.randint(256, (B, 84, 84, 1), dtype=torch.uint8), "actions": torch.randint(4, (B,))}
     batch |= {"logprobs": torch.zeros(B), "values": torch.zeros(B), "returns": torch.randn(B)}
     batch |= {"dones": torch.zeros(B, dtype=torch.bool), "state": (torch.zeros(1, E, 128),) * 2}
-    script.gradient_step(agent, optimizer, batch, 0.1, script.Args())
+    script.clipped_gradient(agent, batch, 0.1, script.Args())
+    script.adam_step(optimizer)
     assert not agent.lstm.bias_hh_l0.any() and agent.lstm.bias_ih_l0.any()
 
 
@@ -142,7 +143,7 @@ def test_every_value_is_of_the_state_up_to_its_observation(tmp_path):
         return {"policy_loss": torch.zeros(()), "value_loss": torch.zeros(())}
 
     kinds = [(3, "truncated"), (5, "both"), (2, "truncated"), (4, "terminated")]
-    with patched((script, "Agent", Ages), (script, "gae", keep), (script, "gradient_step", no_step)) as patch:
+    with patched((script, "Agent", Ages), (script, "gae", keep), (script, "clipped_gradient", no_step)) as patch:
         toy = lambda images, index: Counting(images, index, kinds[index % 3 :] + kinds[: index % 3])  # noqa: E731
         games = put_in_place_of_games(LSTM, toy, patch.setattr)
         options = "--num-envs 4 --num-steps 8 --total-timesteps 128 --bootstrap-truncated"  # two are cut at once

@@ -89,6 +89,7 @@ def run(ranks, options, folder, change=None, module=script):
 
 
 @pytest.mark.parametrize("float64", [False, True], ids=["float32", "float64"])
+@pytest.mark.slow
 def test_an_update_of_r_ranks_is_that_of_one_process(float64, tmp_path):
     """The rollout bit for bit; the gradient of its first minibatch, and the weights after 16 steps, to rounding."""
     # float32 adds in another order: under 1e-6 on an Intel, 2.9e-6 with 4 ranks on an AMD, in the value head's bias
@@ -114,6 +115,7 @@ def test_an_update_of_r_ranks_is_that_of_one_process(float64, tmp_path):
         assert (found["weights"] - first["weights"]).abs().max() < weights_limit
 
 
+@pytest.mark.slow
 def test_one_process_is_the_parent(tmp_path):
     """Without torchrun, and as one rank: the same weights and log as ppo_atari_envpool.py's, bit for bit."""
     options = f"{SMALL} --total-timesteps 384"
@@ -165,6 +167,7 @@ def made(family, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("family", RECIPES)
+@pytest.mark.slow
 def test_recipes_make_ranks_of_other_scripts(family, made, tmp_path):
     """2 ranks beside one process: the first rollout bit for bit, and its statistics; the weights to float64's rounding.
 
@@ -207,6 +210,7 @@ def test_a_signal_to_ranks_and_their_children(made, tmp_path):
     assert group.said(0).splitlines()[-1] == f"stopped; --resume runs/{newest_run(tmp_path).name} goes on"
 
 
+@pytest.mark.slow
 def test_a_rank_without_rows(tmp_path):
     """Minibatches of 4 rows: now and then one of 2 ranks has none. Its part is 0, not the NaN of an empty mean."""
     options = "--num-envs 2 --num-steps 8 --total-timesteps 64 --threads 1"
@@ -216,6 +220,7 @@ def test_a_rank_without_rows(tmp_path):
     assert (weights(tmp_path / "2") - weights(tmp_path / "0")).abs().max() < 1e-5
 
 
+@pytest.mark.slow
 def test_ranks_stop_their_epochs_together(tmp_path):
     """Where at an epoch's end one rank's own KL is above the limit, and the other's below: all as one process does."""
     run(2, ONE_UPDATE, tmp_path / "free", recorded(tmp_path / "free"))
@@ -231,6 +236,7 @@ def test_ranks_stop_their_epochs_together(tmp_path):
         assert len(set(counts)) == 1, counts
 
 
+@pytest.mark.slow
 def test_rank_0_alone_says_and_writes_something(tmp_path):
     """One folder, one log, of all environments' episodes as one process has them; nothing from the others."""
     options = "--num-envs 8 --num-steps 256 --total-timesteps 2048 --update-epochs 1 --threads 1"

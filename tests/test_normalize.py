@@ -1,8 +1,6 @@
-"""Normalize of ppo_continuous_action.py: equal to ppo2's VecNormalize, saved with the run, strict about its input.
+"""Normalize of ppo_continuous_action.py and of ppo_procgen.py, which leaves observations alone: ppo2's VecNormalize."""
 
-And that of ppo_procgen.py, which leaves observations alone.
-"""
-
+import copy
 import io
 
 import gymnasium as gym
@@ -16,7 +14,7 @@ import ppo_procgen
 
 
 class Recorded(gym.vector.VectorEnv):
-    """Gives what the environments under ppo2's VecNormalize gave, and keeps the actions that it gets.
+    """Replays the environments under ppo2's VecNormalize, and records its actions.
 
     Its episodes end as `kind` says, "terminated" or "truncated", which ppo2 does not tell apart."""
 
@@ -80,7 +78,7 @@ def test_equals_vecnormalize(envs, data):
 
 
 def test_equals_vecnormalize_of_rewards_alone(data, kind):
-    """The same of ppo_procgen.py's; the observations are the environments' own. Through a file after half of it."""
+    """The same for ppo_procgen.py; the observations are the environments'."""
     envs = ppo_procgen.Normalize(Recorded(data, kind), 0.99)
     np.testing.assert_array_equal(envs.reset()[0], data["in_obs"][0])
     for t in range(200):
@@ -90,19 +88,12 @@ def test_equals_vecnormalize_of_rewards_alone(data, kind):
         obs, rewards, *_ = envs.step(np.zeros((3, 2), np.float32))
         np.testing.assert_array_equal(obs, data["in_obs"][t + 1])
         np.testing.assert_allclose(rewards, data["procgen/rews"][t], rtol=0, atol=2e-6)
-        if t == 100:
-            file, saved = io.BytesIO(), envs
-            torch.save(saved.state_dict(), file)
-            file.seek(0)
-            envs = ppo_procgen.Normalize(saved.env, 0.99)
-            envs.returns = saved.returns
-            envs.load_state_dict(torch.load(file, weights_only=True))
     np.testing.assert_array_equal(envs.reset()[0], data["in_second_reset_obs"])
     np.testing.assert_array_equal(envs.returns, data["procgen/second_reset_ret"])
 
 
 def test_final_observations_are_scaled_and_do_not_count(envs, data):
-    """They are for --bootstrap-truncated; ppo2's statistics never see them, which the test above shows."""
+    """They serve --bootstrap-truncated alone."""
     envs.reset()
     for _ in range(int(data["in_dones"].any(axis=1).argmax()) + 1):
         *_, terminated, truncated, infos = envs.step(np.zeros((3, 2), np.float32))
@@ -123,27 +114,26 @@ def test_actions_are_clipped_for_the_environment_alone(envs):
     np.testing.assert_array_equal(actions, kept)
 
 
-def test_statistics_survive_a_checkpoint(envs, data):
-    """Through a file that holds plain values only, to the last bit; so do those of a resumed run."""
+@pytest.mark.parametrize("script", [script, ppo_procgen], ids=lambda script: script.__name__)
+def test_statistics_survive_a_checkpoint(script, data):
+    """A new wrapper with a saved state continues exactly as the old one."""
+    envs = script.Normalize(Recorded(data), 0.99)
     envs.reset()
-    for _ in range(3):
-        for _ in range(20):
-            envs.step(np.zeros((3, 2), np.float32))
-        file = io.BytesIO()
-        torch.save(envs.state_dict(), file)
-        file.seek(0)
-        again = script.Normalize(Recorded(data), 0.99)
-        again.load_state_dict(torch.load(file, weights_only=True))
-        for one, other in ((envs.obs_stats, again.obs_stats), (envs.return_stats, again.return_stats)):
-            for name in ("mean", "var", "count"):
-                np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
-        again.returns, again.env.step_count = envs.returns, envs.env.step_count
-        envs = again
+    for _ in range(20):
+        envs.step(np.zeros((3, 2), np.float32))
+    torch.save(envs.state_dict(), file := io.BytesIO())
+    loaded = script.Normalize(copy.deepcopy(envs.env), 0.99)
+    file.seek(0)
+    loaded.load_state_dict(torch.load(file, weights_only=True))
+    loaded.returns = envs.returns.copy()
+    for _ in range(20):
+        one, other = (each.step(np.zeros((3, 2), np.float32))[:2] for each in (envs, loaded))
+        np.testing.assert_array_equal(one[0], other[0])
+        np.testing.assert_array_equal(one[1], other[1])
 
 
 @pytest.mark.parametrize("script", [script, ppo_procgen], ids=lambda script: script.__name__)
-def test_frozen_statistics_stay_as_they_are(script, data):
-    """And go on scaling, also after a reset."""
+def test_frozen_statistics_do_not_change(script, data):
     envs = script.Normalize(Recorded(data), 0.99)
     envs.reset()
     for _ in range(50):
@@ -157,29 +147,26 @@ def test_frozen_statistics_stay_as_they_are(script, data):
     assert envs.state_dict() == before
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("value", [np.nan, -np.inf, 1e300])
 @pytest.mark.parametrize("where", ["in_obs", "in_rews"])
 def test_what_is_not_finite_ends_the_run(data, where, value):
-    """With the environment and the step: 3 environments, so 12 steps came before the fifth of them."""
-    data[where] = data[where].copy()
+    """A number, or what it makes of the running variance."""
+    data[where] = data[where].astype(np.float64)
     data[where][5 if where == "in_obs" else 4][1] = value
     envs = script.Normalize(Recorded(data), 0.99)
     envs.reset()
     for _ in range(4):
         envs.step(np.zeros((3, 2), np.float32))
-    before = envs.state_dict()
-    with pytest.raises(SystemExit, match=r"^error: environment 1 gave NaN or inf at step 12$"):
+    with np.errstate(all="ignore"), pytest.raises(SystemExit, match="^error: .*NaN or inf"):
         envs.step(np.zeros((3, 2), np.float32))
-    assert envs.state_dict() == before
 
 
-class Reach(gym.Env):
-    """Actions without bounds."""
-
-    observation_space, action_space = gym.spaces.Box(-1, 1, (2,)), gym.spaces.Box(-np.inf, np.inf, (1,))
-
-
-def test_actions_without_bounds_are_refused(monkeypatch):
-    monkeypatch.setattr(gym, "make", lambda *args, **kwargs: Reach())
+@pytest.mark.parametrize(
+    "actions, dtype", [((-np.inf, np.inf, (1,)), "float32"), ((-2, 2, ()), "float32"), ((-2, 2, (2,)), "int32")]
+)
+def test_actions_that_are_no_bounded_vector_are_refused(actions, dtype, monkeypatch):
+    spaces = {"observation_space": gym.spaces.Box(-1, 1, (2,)), "action_space": gym.spaces.Box(*actions, dtype)}
+    reach = type("Reach", (gym.Env,), spaces)
+    monkeypatch.setattr(gym, "make", lambda *args, **kwargs: reach())
     with pytest.raises(SystemExit, match=r"^error: .* has the actions .*, no bounded vector"):
         script.make_envs(script.Args(env_id="Reach-v0"), None)

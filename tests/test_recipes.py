@@ -1,7 +1,7 @@
 """Each recipe applies to its script without fuzz, and trains; where it has state of its own, it resumes with it."""
 
 import contextlib
-import difflib
+import copy
 import importlib
 import math
 import os
@@ -12,21 +12,24 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import gymnasium as gym
 import pytest
 import torch
-from toy_envs import ROOT, TEXTS, Clock, checkpoint, needs_procgen, patched, scalars, train
+from toy_envs import ROOT, TEXTS, checkpoint, needs_procgen, patched, scalars, train
 
 import enjoy
 
 tool = importlib.import_module("recipes.__main__")
 RECIPES = tool.recipes()
-every_recipe = pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
+
+
+def of_recipes(*recipes):
+    """Parametrizes a test with recipes, or with the names of those in recipes/with."""
+    recipes = [by_name[f"with/{recipe}"] if isinstance(recipe, str) else recipe for recipe in recipes]
+    return pytest.mark.parametrize("recipe", recipes, ids=lambda recipe: recipe.name)
+
+
 by_name = {recipe.name: recipe for recipe in RECIPES}
-with_state = [
-    by_name[f"with/{name}"]
-    for name in ("kl-penalty", "kl-learning-rate", "muon", "ppg", "rnd", "value-normalization")
-]
+every_recipe = of_recipes(*RECIPES)
 
 # options of a run of two updates of each script
 TINY = {
@@ -80,7 +83,7 @@ def by_command(recipe, script, folder):
     return copy.read_text()
 
 
-@pytest.mark.parametrize("recipe", RECIPES[::10], ids=lambda recipe: recipe.name)
+@of_recipes(*RECIPES[::10])
 def test_a_users_command_makes_the_same_script(recipe, tmp_path):
     assert by_command(recipe, recipe.script, tmp_path) == patched_script(recipe)
 
@@ -95,10 +98,7 @@ def test_a_recipe_for_each_detail():
     assert names == absent
 
 
-WITHOUT = [recipe for recipe in RECIPES if recipe.name.startswith("without")]
-
-
-@pytest.mark.parametrize("recipe", WITHOUT, ids=lambda recipe: recipe.name)
+@of_recipes(*(recipe for recipe in RECIPES if recipe.name.startswith("without")))
 def test_a_test_that_fails_without_the_detail_is_named(recipe):
     """`python recipes --caught` wrote it down after it had failed with the recipe, and passed without."""
     file, name = recipe.header["caught by"].split("[")[0].split("::")
@@ -113,23 +113,22 @@ def test_the_index_is_up_to_date(tmp_path, monkeypatch):
     assert path.read_text() == text, "make recipes brings it up to date"
 
 
-# the tool
+# The tool
 
 BEFORE = "import a\n\n\ndef f(x):\n    y = x\n    return y + 1\n\n\n# That was PPO. And this is not.\nprint(1)\n"
-RECIPE = "what: w\nwhy: y\nsource: s\nscript: s.py\ncommand: c\n"
+HEADER = "what: w\nwhy: y\nsource: s\nscript: s.py\ncommand: c\n"
 
 
 @pytest.fixture
-def repository(tmp_path, monkeypatch):
-    """The tool in a repository with a script and a recipe, as a function that writes the script and refreshes."""
-    git = ["git", "-C", tmp_path, "-c", "user.name=a", "-c", "user.email=a@example.org"]
-    script, file = tmp_path / "s.py", tmp_path / "recipes/with/two.diff"
-    file.parent.mkdir(parents=True)
+def refresh(tmp_path, monkeypatch):
+    """A function that writes a script and refreshes a recipe which was made for BEFORE, in a repository."""
+    script, file = tmp_path / "s.py", tmp_path / "two.diff"
+    monkeypatch.setattr(tool, "ROOT", tmp_path)
     script.write_text(BEFORE)
-    file.write_text(RECIPE + tool.diff("s.py", BEFORE, BEFORE.replace("y + 1", "y + 2")))
+    git = ["git", "-C", tmp_path, "-c", "user.name=a", "-c", "user.email=a@example.org"]
     for command in (["init", "-q"], ["add", "s.py"], ["commit", "-qm", "a"]):
         subprocess.run([*git, *command], check=True)
-    monkeypatch.setattr(tool, "ROOT", tmp_path)
+    file.write_text(HEADER + tool.diff("s.py", BEFORE, BEFORE.replace("y + 1", "y + 2")))
 
     def refresh(text):
         script.write_text(text)
@@ -138,75 +137,29 @@ def repository(tmp_path, monkeypatch):
     return refresh
 
 
-def test_a_recipe_follows_its_script(repository, tmp_path):
-    """Also where a line of its context has changed, so that the old diff does not apply any more."""
+def test_a_recipe_follows_its_script(refresh, tmp_path):
+    """Also if a line of its context has changed, so that the old diff does not apply."""
     after = BEFORE.replace("import a\n", "import a\nimport b\n").replace("def f(x)", "def f(x, z)")
     with pytest.raises(ValueError):
-        tool.apply(tool.read(tmp_path / "recipes/with/two.diff"), after)
-    fresh = repository(after)
-    assert tool.apply(fresh, after) == after.replace("y + 1", "y + 2")
+        tool.apply(tool.read(tmp_path / "two.diff"), after)
+    assert tool.apply(refresh(after), after) == after.replace("y + 1", "y + 2")
 
 
-def test_a_recipe_whose_own_line_has_changed_is_named(repository, tmp_path):
-    with pytest.raises(ValueError, match="with/two: the script has changed in the same lines"):
-        repository(BEFORE.replace("y + 1", "y + 3"))
+def test_a_recipe_whose_own_line_has_changed_is_named(refresh, tmp_path):
+    with pytest.raises(ValueError, match="two: the script has changed in the same lines"):
+        refresh(BEFORE.replace("y + 1", "y + 3"))
     assert "<<<<<<<" in (tmp_path / "build/two.py").read_text()
 
 
-def test_a_recipe_must_not_change_the_plumbing(repository, tmp_path):
-    """And says so, also where the recipe's other lines still fit."""
+def test_what_is_no_recipe(refresh, tmp_path):
     with pytest.raises(ValueError, match="must not change"):
-        tool.diff("s.py", BEFORE, after := BEFORE.replace("print(1)", "print(2)"))
-    lines = BEFORE.splitlines(keepends=True), after.splitlines(keepends=True)
-    (tmp_path / "recipes/with/two.diff").write_text(RECIPE + "".join(difflib.unified_diff(*lines, "s.py", "s.py")))
-    with pytest.raises(ValueError, match="a recipe must not change"):
-        repository(BEFORE)
-
-
-def test_a_recipe_made_by_hand(repository, tmp_path, monkeypatch, capsys):
-    """The output of diff -U2 under a header: the tool puts the script's name in the place of the copy's."""
-    (tmp_path / "my_s.py").write_text(BEFORE.replace("y + 1", "y + 2"))
-    made = subprocess.run(["diff", "-U2", "s.py", "my_s.py"], cwd=tmp_path, capture_output=True, text=True).stdout
-    file, index = tmp_path / "recipes/with/two.diff", tmp_path / "recipes/README.md"
-    file.write_text(RECIPE + made)
-    index.write_text("<!-- recipes -->\n")
-    monkeypatch.setattr(sys, "argv", ["recipes"])
-    for said in ("with/two: rewritten\n", ""):
-        with pytest.raises(SystemExit, match="False"):
-            tool.main()
-        assert capsys.readouterr().out == said
-    assert "+++ my_s.py" in made and "--- s.py\n+++ s.py\n" in file.read_text()
-
-
-def test_only_recipes_that_take_a_detail_out_are_caught(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["recipes", "--caught", "rnd"])
-    with pytest.raises(SystemExit, match="^error: recipes/without have no rnd$"):
-        tool.main()
-
-
-def test_a_header_that_lacks_a_line(tmp_path):
-    (tmp_path / "r.diff").write_text(RECIPE.replace("source: s\n", "") + "--- s.py\n+++ s.py\n")
+        tool.diff("s.py", BEFORE, BEFORE.replace("print(1)", "print(2)"))
+    (tmp_path / "r.diff").write_text(HEADER.replace("source: s\n", "") + "--- s.py\n+++ s.py\n")
     with pytest.raises(ValueError, match="the header has"):
         tool.read(tmp_path / "r.diff")
 
 
-@pytest.mark.parametrize("diff", ["--- other.py\n+++ my_s.py\n", "diff -r a b\n--- s.py\n+++ my_s.py\n"])
-def test_a_diff_of_something_else(diff, tmp_path):
-    (tmp_path / "r.diff").write_text(RECIPE + diff)
-    with pytest.raises(ValueError, match="r.diff: "):
-        tool.read(tmp_path / "r.diff")
-
-
-def test_what_is_written_can_be_read(tmp_path):
-    """Also a header of long lines."""
-    header = dict.fromkeys(tool.KEYS, "word " * 40 + "end") | {"script": "s.py"}
-    recipe = tool.Recipe(tmp_path / "r.diff", header, "--- s.py\n+++ s.py\n")
-    tool.write(recipe)
-    assert tool.read(recipe.file) == recipe
-    assert max(map(len, recipe.file.read_text().splitlines())) <= 120
-
-
-# training
+# Training
 
 
 @every_recipe
@@ -221,21 +174,23 @@ def test_it_trains(recipe, made, tmp_path):
 def killed(run, update):
     """Takes back a run's checkpoints to the first, as if it had been killed after `update` updates."""
     first, *newer = sorted(run.glob("checkpoint_*.pt"))
-    assert torch.load(first, weights_only=True)["update"] == update and newer
+    assert newer
     for file in newer:
         file.unlink()
 
 
-@pytest.mark.parametrize("recipe", with_state, ids=lambda recipe: recipe.name)
-def test_its_own_state_survives_a_resume(recipe, made, tmp_path, monkeypatch):
-    """In an environment without chance, whose games end with the rollout, a resumed run ends as the undisturbed one."""
-    monkeypatch.setattr(made.module, "make_env", lambda *_: gym.wrappers.RecordEpisodeStatistics(Clock(images=False)))
-    run = train(made, "--no-cuda --total-timesteps 192 --num-envs 2 --num-steps 32 --save-every 1", tmp_path / "run")
-    killed(run, 2)
-    undisturbed = train(made, "--no-cuda --total-timesteps 192 --num-envs 2 --num-steps 32", tmp_path / "other")
-    again = checkpoint(train(made, f"--resume {run}", tmp_path / "run"))
-    assert again["parts"].keys() == checkpoint(undisturbed)["parts"].keys()
-    assert same(again["parts"], checkpoint(undisturbed)["parts"])
+@of_recipes("kl-penalty", "kl-learning-rate", "muon", "ppg", "rnd", "value-normalization")
+def test_its_own_state_survives_a_resume(recipe, made, tmp_path):
+    run = train(made, f"{TINY['ppo.py']} --no-cuda", tmp_path)
+    saved, loaded, start = checkpoint(run)["parts"], {}, made.module.Run.start
+
+    def spy(self, device, **parts):
+        start(self, device, **parts)
+        loaded.update(copy.deepcopy({name: part.state_dict() for name, part in parts.items()}))
+
+    with patched((made.module.Run, "start", spy)):
+        train(made, f"--resume {run} --total-timesteps 192", tmp_path)
+    assert same(loaded, saved) and not same(checkpoint(run)["parts"], saved)
 
 
 def same(one, other):
@@ -247,7 +202,7 @@ def same(one, other):
     return torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
 
 
-@pytest.mark.parametrize("recipe", [by_name["with/exact-resume"]], ids=lambda recipe: recipe.name)
+@of_recipes("exact-resume")
 @pytest.mark.parametrize("options", ["--env-id CartPole-v1", "--env-id Acrobot-v1 --async-envs"])
 def test_an_exact_resume_in_the_middle_of_games(recipe, made, options, tmp_path):
     """Games in flight go on where they were: the resumed run equals the undisturbed one, to the last bit."""
@@ -261,7 +216,7 @@ def test_an_exact_resume_in_the_middle_of_games(recipe, made, options, tmp_path)
     assert same(again["parts"], undisturbed["parts"]) and again["returns"] == undisturbed["returns"]
 
 
-@pytest.mark.parametrize("recipe", [by_name["with/exact-resume"]], ids=lambda recipe: recipe.name)
+@of_recipes("exact-resume")
 def test_games_that_cannot_be_played_again_start_anew(recipe, made, tmp_path, capsys):
     """Where an observation is not what it was before the resume, it is said, and training goes on."""
     options = "--no-cuda --total-timesteps 256 --num-envs 2 --num-steps 32 --save-every 2"
@@ -278,7 +233,7 @@ def test_games_that_cannot_be_played_again_start_anew(recipe, made, tmp_path, ca
     assert "cannot be played again" in capsys.readouterr().out and again["global_step"] == 512
 
 
-@pytest.mark.parametrize("recipe", [by_name["with/value-normalization"], by_name["with/rnd"]], ids=lambda r: r.name)
+@of_recipes("value-normalization", "rnd")
 def test_moments(recipe, made):
     """Of rows in several batches as of all at once."""
     rows, moments = torch.randn(1000, 3, generator=torch.Generator().manual_seed(1)) * 5 + 2, made.module.Moments(3)
@@ -288,7 +243,7 @@ def test_moments(recipe, made):
     torch.testing.assert_close(moments.var, rows.double().var(0, correction=0), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("recipe", [by_name["with/rnd"]], ids=lambda recipe: recipe.name)
+@of_recipes("rnd")
 def test_returns_of_the_second_reward_go_on(recipe, made):
     """From one rollout to the next: after 2 x 4 steps of surprise 1 they are those of 8 steps."""
     moments, last = made.module.Moments(), torch.zeros(())
@@ -300,7 +255,7 @@ def test_returns_of_the_second_reward_go_on(recipe, made):
     torch.testing.assert_close(rewards, torch.full((4, 3), moments.var.item() ** -0.5))
 
 
-@pytest.mark.parametrize("recipe", [by_name["with/normalization"]], ids=lambda recipe: recipe.name)
+@of_recipes("normalization")
 def test_the_first_observations_count(recipe, made):
     """As in ppo_continuous_action.py."""
     with contextlib.closing(made.module.make_envs(made.module.Args(), None)) as envs:
@@ -308,7 +263,7 @@ def test_the_first_observations_count(recipe, made):
         assert envs.obs_stats.count == pytest.approx(4, abs=0.01)
 
 
-@pytest.mark.parametrize("recipe", [by_name["with/dual-clip"]], ids=lambda recipe: recipe.name)
+@of_recipes("dual-clip")
 def test_the_second_clip(recipe, made):
     """Advantages are 1 and -1 by normalization; the bad action's ratio is 10 and costs 3, the good one's is clipped."""
     column, logprobs = torch.zeros(2), torch.full([2], 10.0).log()
@@ -318,7 +273,7 @@ def test_the_second_clip(recipe, made):
     assert stats["policy_loss"].item() == pytest.approx((-1.2 + 3) / 2)
 
 
-@pytest.mark.parametrize("recipe", [by_name["with/squashed-gaussian"]], ids=lambda recipe: recipe.name)
+@of_recipes("squashed-gaussian")
 def test_density_of_squashed_actions(recipe, made):
     """As torch's own transformed distribution has it."""
     actions = torch.tensor([[0.3, -1.2], [2.0, 0.0]])
@@ -329,47 +284,14 @@ def test_density_of_squashed_actions(recipe, made):
     torch.testing.assert_close(ours, theirs.log_prob(actions.tanh()).sum(-1), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("recipe", [by_name["with/kl-penalty"]], ids=lambda recipe: recipe.name)
+@of_recipes("kl-penalty")
 def test_the_penalty_can_rise_again(recipe, made, tmp_path):
     """Halved in each of 12 updates, its weight stops above 0."""
     run = train(made, "--no-cuda --total-timesteps 768 --num-envs 2 --num-steps 32 --kl-aim 1", tmp_path / "run")
     assert checkpoint(run)["parts"]["agent"]["penalty"].item() == pytest.approx(1e-3)
 
 
-@pytest.mark.parametrize("recipe", [by_name["without/core-1-next-step"]], ids=lambda recipe: recipe.name)
-def test_the_value_where_a_time_limit_cuts(recipe, made, tmp_path):
-    """MountainCar's 200 steps end within the rollout; gymnasium then shows the last observation as the next one."""
-    options = "--env-id MountainCar-v0 --bootstrap-truncated --num-envs 2 --num-steps 256 --total-timesteps 512"
-    assert len(scalars(train(made, f"{options} --no-cuda", tmp_path / "run"))["charts/episodic_return"]) == 2
-
-
-OWN_POLICIES = [by_name[name] for name in ("without/continuous-1", "without/continuous-3", "without/multidiscrete-1")]
-OWN_POLICIES += [by_name["with/beta"], by_name["with/squashed-gaussian"], by_name["with/state-dependent-std"]]
-
-
-@pytest.mark.parametrize("recipe", OWN_POLICIES, ids=lambda recipe: recipe.name)
-def test_greedy_play(recipe, made, tmp_path):
-    """enjoy.py --greedy takes, of 500 samples of such a policy, one at least as likely; of Beta's its mean."""
-    run = train(made, f"{TINY[recipe.script.name]} --no-cuda", tmp_path / "run")
-    assert enjoy.enjoy(enjoy.Args(run, episodes=1, greedy=True, trust=True))
-    envs, agent = enjoy.rebuild(made.module, checkpoint(run), tmp_path)
-    with contextlib.closing(envs), torch.no_grad():
-        agent.policy.weight.mul_(100)  # less uniform
-        policy, _ = agent(torch.from_numpy(envs.reset(seed=1)[0]))
-        samples = torch.cat([policy.sample() for _ in range(500)])
-        best = enjoy.mode(policy)
-        assert best.shape == samples[:1].shape and best.dtype == samples.dtype
-        if recipe.name == "with/beta":
-            torch.testing.assert_close(best[0], samples.mean(0), atol=0.1, rtol=0)
-        elif recipe.name != "with/squashed-gaussian":  # the likeliest before tanh is not the likeliest after
-            likely = torch.cat([policy.log_prob(sample[None]) for sample in samples])
-            assert policy.log_prob(best) >= likely.max() - 1e-4
-
-
-EVALUATIONS = [by_name["with/evaluation"], by_name["with/evaluation-normalized"]]
-
-
-@pytest.mark.parametrize("recipe", EVALUATIONS, ids=lambda recipe: recipe.name)
+@of_recipes("evaluation", "evaluation-normalized")
 def test_an_evaluation_changes_nothing(recipe, made, tmp_path):
     """A run with evaluations ends with the weights and statistics of one without, and has them in its log.
 
@@ -389,16 +311,6 @@ def test_an_evaluation_changes_nothing(recipe, made, tmp_path):
         train(made, f"{options} --eval-every 1 --resume {runs[0]} --total-timesteps {total}", tmp_path / "1")
     assert len(scalars(runs[0])["charts/eval_return"]) == 4 and checkpoint(runs[0])["parts"]["best"]["mean"] == best[0]
     assert same(torch.load(runs[0] / "best.pt", weights_only=True)["parts"], kept["parts"])
-
-
-@pytest.mark.parametrize("recipe", EVALUATIONS, ids=lambda recipe: recipe.name)
-def test_a_run_killed_after_its_best_evaluation_keeps_its_log(recipe, made, tmp_path):
-    """The checkpoint of the best is made after its update was logged, so a resume from it cuts none of it off."""
-    with patched((made.module, "evaluate", lambda *_: 1.0)):  # the first is the best
-        run = train(made, f"{TINY[recipe.script.name]} --no-cuda --eval-every 1", tmp_path / "run")
-        killed(run, 1)
-        train(made, f"--resume {run}", tmp_path / "run")
-    assert len(scalars(run)["charts/eval_return"]) == len(scalars(run)["losses/value_loss"]) == 2
 
 
 @pytest.mark.parametrize("script", ["ppo_shared", "ppo_atari", "ppo_atari_envpool", "ppo_multidiscrete"])

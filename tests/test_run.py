@@ -1,57 +1,33 @@
-"""A run as users start it: what it writes and shows, that it repeats, and what its batches hold, step by step."""
+"""Whole runs of every script: what they write, that they repeat, and that their batches hold what happened."""
 
 import copy
-import ctypes
 import dataclasses
 import json
 import math
 import os
-import pty
 import re
 import sys
-import termios
 from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+import toy_envs as toys
 import tyro
-from test_procgen import every_script_with_its_games, with_qt
-from toy_envs import (
-    PROCGEN,
-    ROOT,
-    SCRIPTS,
-    Counting,
-    checkpoint,
-    every_script,
-    finish,
-    newest_run,
-    numbers_in,
-    patched,
-    put_in_place_of_games,
-    same_weights,
-    scalars,
-    start,
-    train,
-)
+from toy_envs import PPO, SCRIPTS, SELFPLAY, checkpoint, patched, scalars, train, without_speed
 
-ppo = SCRIPTS[0]
 UPDATE_TAGS = {
     "charts/SPS", "charts/learning_rate", "losses/policy_loss", "losses/value_loss", "losses/entropy",
     "losses/old_approx_kl", "losses/approx_kl", "losses/approx_kl_ppo2", "losses/clipfrac", "losses/explained_variance",
     "losses/grad_norm",
 }  # fmt: skip
 EPISODE_TAGS = {"charts/episodic_return", "charts/episodic_length"}
-
-
-def args_of(script, options):
-    """The Args that `options` mean."""
-    return tyro.cli(script.module.Args, args=options.split())
+SLOW = pytest.mark.slow
 
 
 class Played(gym.Wrapper):
-    """Counts for itself, below all of the script's wrappers: the score of every finished game."""
+    """Adds up the score of every finished game, below all of the script's wrappers."""
 
     finished = []
 
@@ -67,11 +43,11 @@ class Played(gym.Wrapper):
         return answer
 
 
-@every_script_with_its_games
+@toys.every_script_with_its_games
 def test_a_run_on_its_real_environment(script, tmp_path):
-    """The folder and all that is in it; every finished game is logged; the first minibatch's ratio is exactly 1."""
-    module, ratios = script.module, []
-    args = args_of(script, script.quick)
+    """All files are there, every finished game is logged, and the first ratios of an update are exactly 1."""
+    module, ratios, ppo_loss, make = script.module, [], script.module.ppo_loss, gym.make
+    args = tyro.cli(module.Args, args=script.quick.split())
     passes = args.num_minibatches * args.update_epochs
 
     def loss(agent, minibatch, *rest):
@@ -79,60 +55,58 @@ def test_a_run_on_its_real_environment(script, tmp_path):
             memory = [minibatch[name] for name in ("state", "dones") if name in minibatch]
             policy = agent(minibatch["obs"], *memory)[0]
             policy = policy.masked(minibatch["masks"]) if "masks" in minibatch else policy
-            logprobs = policy.log_prob(minibatch["actions"])
-        ratios.append((logprobs - minibatch["logprobs"]).exp())
+            ratios.append((policy.log_prob(minibatch["actions"]) - minibatch["logprobs"]).exp())
         return ppo_loss(agent, minibatch, *rest)
 
-    make, ppo_loss, Played.finished = gym.make, module.ppo_loss, []
+    Played.finished = []
     with patched((gym, "make", lambda *a, **k: Played(make(*a, **k))), (module, "ppo_loss", loss)):
         folder = train(script, script.quick, tmp_path)
 
     name = rf"{args.env_id.replace(':', '-')}__{script.name}__1__\d{{8}}-\d{{6}}.*"
     assert re.fullmatch(name, folder.name) and [path.name for path in tmp_path.iterdir()] == ["runs"]
-    assert (folder / f"{script.name}.py").read_bytes() == (ROOT / f"{script.name}.py").read_bytes()
+    assert (folder / f"{script.name}.py").read_bytes() == (toys.ROOT / f"{script.name}.py").read_bytes()
     about = json.loads((folder / "run.json").read_text())
     assert about["args"] == dataclasses.asdict(args)
     assert about["command"] == [f"{script.name}.py", *script.quick.split()]
-    assert about["versions"]["torch"] and about["versions"]["gymnasium"] and about["versions"]["python"] == sys.version
-    files = [re.sub(r"\d{9,}.*", "", path.name) for path in folder.iterdir()]
-    assert sorted(files) == sorted(["checkpoint_", "events.out.tfevents.", f"{script.name}.py", "run.json", "lock"])
+    assert about["versions"]["torch"] and about["versions"]["gymnasium"]
+    files = {re.sub(r"\d{9,}.*", "", path.name) for path in folder.iterdir()}
+    assert files == {"checkpoint_", "events.out.tfevents.", f"{script.name}.py", "run.json", "lock"}
 
     log, rollout = scalars(folder), args.num_envs * args.num_steps
-    assert log.keys() == UPDATE_TAGS | EPISODE_TAGS
     updates = args.total_timesteps // rollout
-    assert updates >= 3
+    assert log.keys() == UPDATE_TAGS | EPISODE_TAGS and updates >= 3
     for tag in UPDATE_TAGS:
         assert [step for step, _ in log[tag]] == [rollout * update for update in range(1, updates + 1)]
         assert all(math.isfinite(value) for _, value in log[tag])
-    if "EnvPool" not in vars(module):  # which plays its games itself
-        for tag in EPISODE_TAGS:
-            assert len(log[tag]) == len(Played.finished) > 0
+    if "EnvPool" not in vars(module):  # EnvPool plays its games itself
         assert [value for _, value in log["charts/episodic_return"]] == np.float32(Played.finished).tolist()
+        assert len(log["charts/episodic_length"]) == len(Played.finished) > 0
         assert checkpoint(folder)["returns"] == Played.finished[-100:]
     assert checkpoint(folder)["global_step"] == updates * rollout
 
     assert len(ratios) == updates * passes
     deviation = [(ratio - 1).abs().max().item() for ratio in ratios]
     assert max(deviation[::passes]) < 1e-6
-    assert min(deviation[passes - 1 :: passes]) > 1e-5  # so the policy does move between
+    assert min(deviation[passes - 1 :: passes]) > 1e-5  # the policy does move between
 
 
-@every_script_with_its_games
+def assert_same_run(one, other):
+    assert without_speed(one) == without_speed(other)
+    assert toys.same_weights(checkpoint(one), checkpoint(other))
+
+
+@toys.every_script_with_its_games
 def test_the_same_seed_gives_the_same_run(script, tmp_path):
-    one, again, other = (
-        train(script, f"{script.tiny} --seed {seed}", tmp_path / name)
-        for name, seed in (("one", 1), ("again", 1), ("other", 2))
-    )
-    logs = [{tag: str(points) for tag, points in scalars(folder).items()} for folder in (one, again, other)]
-    for log in logs:
-        log.pop("charts/SPS")
-    assert logs[0] == logs[1] and same_weights(checkpoint(one), checkpoint(again))
-    assert logs[0]["losses/policy_loss"] != logs[2]["losses/policy_loss"]
-    assert not same_weights(checkpoint(one), checkpoint(other))
+    one = train(script, script.tiny, tmp_path / "one")
+    assert_same_run(one, train(script, script.tiny, tmp_path / "same"))
+    if script in (PPO, toys.ATARI):
+        other = train(script, f"{script.tiny} --seed 2", tmp_path / "other")
+        assert without_speed(one)["losses/policy_loss"] != without_speed(other)["losses/policy_loss"]
+        assert not toys.same_weights(checkpoint(one), checkpoint(other))
 
 
-def in_processes(script, options, folder, **settings):
-    """Runs the script with --async-envs; asserts that the environments did live in processes of their own."""
+def run_in_processes(script, options, folder, **settings):
+    """Runs the script with --async-envs, and asserts that each environment had a process of its own."""
     made = []
 
     class Recorded(gym.vector.AsyncVectorEnv):
@@ -142,91 +116,95 @@ def in_processes(script, options, folder, **settings):
 
     with patched((gym.vector, "AsyncVectorEnv", Recorded)):
         run = train(script, f"{options} --async-envs", folder)
-    players = 2 if hasattr(script.module, "Seats") else 1
+    players = 2 if script is SELFPLAY else 1
     assert len({*made, os.getpid()}) == checkpoint(run)["args"]["num_envs"] // players + 1
     return run
 
 
-def assert_same_run(one, other):
-    logs = [{tag: str(points) for tag, points in scalars(run).items() if tag != "charts/SPS"} for run in (one, other)]
-    assert logs[0] == logs[1] and logs[0]["losses/policy_loss"]
-    assert same_weights(checkpoint(one), checkpoint(other))
+IN_PYTHON = [script for script in SCRIPTS if hasattr(script.module.Args, "async_envs")]
 
 
-PYTHON = [script for script in SCRIPTS if hasattr(script.module.Args, "async_envs")]  # their environments
-
-
-@pytest.mark.parametrize("script", PYTHON, ids=lambda script: script.name)
-def test_environments_in_processes_of_their_own_give_the_same_run(script, tmp_path):
+@toys.of_scripts([s if s in (PPO, toys.CONTINUOUS, SELFPLAY) else pytest.param(s, marks=SLOW) for s in IN_PYTHON])
+def test_environments_in_processes_give_the_same_run(script, tmp_path):
     options = script.tiny if "--num-envs 2" in script.tiny else f"{script.tiny} --num-envs 2"
-    assert_same_run(train(script, options, tmp_path / "one"), in_processes(script, options, tmp_path / "several"))
+    several = run_in_processes(script, options, tmp_path / "several")
+    assert_same_run(train(script, options, tmp_path / "one"), several)
 
 
-def test_processes_that_are_spawned_give_the_same_run(tmp_path):
-    """As on macOS and Windows: they import the script, and get nothing else of this process."""
-    several = in_processes(ppo, ppo.tiny, tmp_path / "several", context="spawn")
-    assert_same_run(train(ppo, ppo.tiny, tmp_path / "one"), several)
+@SLOW
+def test_environments_in_spawned_processes_give_the_same_run(tmp_path):
+    """As on macOS and Windows, where a worker imports the script."""
+    several = run_in_processes(PPO, PPO.tiny, tmp_path / "several", context="spawn")
+    assert_same_run(train(PPO, PPO.tiny, tmp_path / "one"), several)
 
 
-def recorded(script, options, toy, folder):
+# Runs on environments that record what happened in them
+
+
+def record(script, options, toy, folder):
     """(updates, environments, folder) of a run on toys.
 
-    An update is what `gae` was given and gave, a copy of the agent of the rollout, and its gradient steps.
-    """
+    An update has the arguments and the result of `gae`, a copy of the agent of the rollout, and its gradient steps."""
     module, updates = script.module, []
-    gae, gradient_step = module.gae, module.gradient_step
+    gae, clipped_gradient, adam_step = module.gae, module.clipped_gradient, module.adam_step
 
     def recording_gae(rewards, values, dones, next_value, next_done, *rest):
-        advantages = gae(rewards, values, dones, next_value, next_done, *rest)
-        updates.append(
-            SimpleNamespace(
-                rewards=np.array(rewards), values=np.array(values), dones=np.array(dones), steps=[],
-                next_value=np.array(next_value), next_done=np.array(next_done), advantages=advantages,
-            )
-        )  # fmt: skip
-        return advantages
+        given = {"rewards": rewards, "values": values, "dones": dones, "next_value": next_value, "next_done": next_done}
+        updates.append(SimpleNamespace(**{name: np.array(column) for name, column in given.items()}, steps=[]))
+        updates[-1].advantages = gae(rewards, values, dones, next_value, next_done, *rest)
+        return updates[-1].advantages
 
-    def recording_step(agent, optimizer, minibatch, clip_coef, args, gradient):
+    def recording_gradient(agent, minibatch, clip_coef, *rest):
         if not updates[-1].steps:
             updates[-1].agent = copy.deepcopy(agent)
-        step = SimpleNamespace(minibatch=minibatch, clip=clip_coef, lr=optimizer.param_groups[0]["lr"])
-        updates[-1].steps.append(step)
-        step.stats = gradient_step(agent, optimizer, minibatch, clip_coef, args, gradient)
-        return step.stats
+        stats = clipped_gradient(agent, minibatch, clip_coef, *rest)
+        updates[-1].steps.append(SimpleNamespace(minibatch=minibatch, clip=clip_coef, stats=stats))
+        return stats
 
-    with patched((module, "gae", recording_gae), (module, "gradient_step", recording_step)) as patch:
-        made = put_in_place_of_games(script, toy, patch.setattr)
+    def recording_step(optimizer):
+        updates[-1].steps[-1].lr = optimizer.param_groups[0]["lr"]
+        adam_step(optimizer)
+
+    patches = ("gae", recording_gae), ("clipped_gradient", recording_gradient), ("adam_step", recording_step)
+    with patched(*((module, *each) for each in patches)) as patch:
+        made = toys.put_in_place_of_games(script, toy, patch.setattr)
         run = train(script, options, folder)
     return updates, made, run
 
 
+@torch.no_grad()
 def judge(agent, observations):
-    """(policy, values) of the agent in observations, a list of arrays; without a gradient."""
-    with torch.no_grad():
-        return agent(torch.from_numpy(np.stack(observations)))
+    """(policy, values) of the agent in a list of observations."""
+    return agent(torch.from_numpy(np.stack(observations)))
 
 
 STEPS, UPDATES = 8, 12  # of each environment in a rollout; rollouts
 KINDS = ("terminated", "truncated", "both")
+COUNTING = f"--num-envs 6 --num-steps {STEPS} --total-timesteps {6 * STEPS * UPDATES} --gamma 0.9 --gae-lambda 0.8"
 
 
 def endings(images, index):
     """Environments that between them end an episode in every way at every step of a rollout."""
     lengths = [(1, 2, 3), (5,), (7, 4, 1), (9,), (11, 8, 1), (3,)][index]
-    return Counting(images, index, [(length, KINDS[(index + i) % 3]) for i, length in enumerate(lengths * 3)])
+    return toys.Counting(images, index, [(length, KINDS[(index + i) % 3]) for i, length in enumerate(lengths * 3)])
 
 
-COUNTING = f"--num-envs 6 --num-steps {STEPS} --gamma 0.9 --gae-lambda 0.8"
-WHOLE = f"{COUNTING} --total-timesteps {6 * STEPS * UPDATES} --num-minibatches 1 --update-epochs 1"
+WITHOUT_MEMORY = [script for script in SCRIPTS if script is not toys.LSTM]  # test_lstm.py has the other
 
 
-FORGETFUL = [script for script in SCRIPTS if script.name != "ppo_atari_lstm"]  # test_lstm.py has the other
-
-
-@pytest.fixture(scope="module", params=FORGETFUL, ids=lambda script: script.name)
+@pytest.fixture(scope="module", params=WITHOUT_MEMORY, ids=lambda script: script.name)
 def counted(request, tmp_path_factory):
-    """A run as ppo2 would do it, on counting environments."""
-    return recorded(request.param, WHOLE, endings, tmp_path_factory.mktemp(request.param.name))
+    """A run with a single minibatch, a truncation being an end as in ppo2, at a constant learning rate."""
+    options = f"{COUNTING} --num-minibatches 1 --update-epochs 1 --no-anneal-lr --learning-rate 0.001"
+    return record(request.param, options, endings, tmp_path_factory.mktemp(request.param.name))
+
+
+@pytest.fixture(scope="module", params=SCRIPTS, ids=lambda script: script.name)
+def annealed(request, tmp_path_factory):
+    """A run with three minibatches, two epochs, both schedules and --bootstrap-truncated."""
+    options = f"{COUNTING} --num-minibatches 3 --update-epochs 2 --learning-rate 0.01 --anneal-lr --anneal-clip"
+    folder = tmp_path_factory.mktemp(request.param.name)
+    return request.param, *record(request.param, f"{options} --clip-coef 0.3 --bootstrap-truncated", endings, folder)
 
 
 def test_every_step_of_a_batch_is_what_happened_in_the_environment(counted):
@@ -236,7 +214,7 @@ def test_every_step_of_a_batch_is_what_happened_in_the_environment(counted):
     for number, update in enumerate(updates):
         [step] = update.steps
         batch = step.minibatch
-        rows = {tuple(map(int, key)): row for row, key in enumerate(numbers_in(batch["obs"]).tolist())}
+        rows = {tuple(map(int, key)): row for row, key in enumerate(toys.numbers_in(batch["obs"]).tolist())}
         assert len(rows) == len(envs) * STEPS
         for i, env in enumerate(envs):
             first = number * STEPS
@@ -269,57 +247,18 @@ def test_every_finished_episode_is_logged_once(counted):
                 ended.append((t * len(envs), env.index, score, length))
                 score, length = 0.0, 0
     ended.sort()
-    log = scalars(run)
+    log, scores = scalars(run), [score for *_, score, _ in ended]
     assert len(ended) > 120 and len({step for step, *_ in ended}) < len(ended) / 1.5
-    returns, lengths = log["charts/episodic_return"], log["charts/episodic_length"]
-    assert [(step, length) for step, length in lengths] == [(step, length) for step, _, _, length in ended]
-    assert [step for step, _ in returns] == [step for step, *_ in ended]
-    np.testing.assert_allclose([value for _, value in returns], [score for _, _, score, _ in ended], rtol=1e-6)
-    np.testing.assert_allclose(checkpoint(run)["returns"], [score for _, _, score, _ in ended][-100:], rtol=1e-6)
-
-
-@every_script
-def test_what_an_update_logs(script, tmp_path):
-    """The means over its minibatches, and how much of the returns' variance the values explain."""
-    options = f"{COUNTING} --total-timesteps {3 * 6 * STEPS} --num-minibatches 3 --update-epochs 2 --learning-rate 0.01"
-    updates, _, run = recorded(script, options, endings, tmp_path)
-    log = {tag: [value for _, value in points] for tag, points in scalars(run).items()}
-    names = updates[0].steps[0].stats
-    assert {f"losses/{name}" for name in names} | {"losses/explained_variance"} == {
-        tag for tag in log if tag.startswith("losses/")
-    }
-    for number, update in enumerate(updates):
-        for name in names:
-            each = [float(step.stats[name]) for step in update.steps]
-            assert len(each) == 6 and (len(set(each)) > 1 or name == "clipfrac")  # which may be 0 in all of them
-            assert log[f"losses/{name}"][number] == pytest.approx(np.mean(each), rel=1e-4, abs=1e-7)
-        returns = (update.advantages + update.values).astype(np.float64)
-        explained = 1 - (returns - update.values).var() / returns.var()
-        assert log["losses/explained_variance"][number] == pytest.approx(explained, rel=1e-3, abs=1e-4)
-
-
-@pytest.mark.parametrize("largest", [0.5, 0.001])
-def test_the_gradients_norm_is_logged_as_it_is_before_clipping(largest, tmp_path):
-    module, norms = ppo.module, []
-    clip = torch.nn.utils.clip_grads_with_norm_
-
-    def measured(parameters, max_norm, total_norm):
-        norms.append(math.sqrt(sum(p.grad.double().square().sum().item() for p in parameters)))
-        clip(parameters, max_norm, total_norm)
-        after = math.sqrt(sum(p.grad.double().square().sum().item() for p in parameters))
-        assert max_norm == largest and after == pytest.approx(min(norms[-1], largest), rel=1e-4)
-
-    with patched((module.nn.utils, "clip_grads_with_norm_", measured)):
-        run = train(ppo, f"{ppo.tiny} --max-grad-norm {largest}", tmp_path)
-    logged = [value for _, value in scalars(run)["losses/grad_norm"]]
-    assert logged == pytest.approx(np.mean(np.reshape(norms, (len(logged), -1)), axis=1), rel=1e-4)
+    assert log["charts/episodic_length"] == [(step, length) for step, _, _, length in ended]
+    assert [step for step, _ in log["charts/episodic_return"]] == [step for step, *_ in ended]
+    np.testing.assert_allclose([value for _, value in log["charts/episodic_return"]], scores, rtol=1e-6)
+    np.testing.assert_allclose(checkpoint(run)["returns"], scores[-100:], rtol=1e-6)
 
 
 def check_advantages(updates, envs, bootstrap):
-    """From the definition, sum (gamma lambda)^l delta[t + l] to the episode's end, with what the environment recorded.
+    """Compares with the sum of (gamma lambda)^l delta[t + l] up to the episode's end, from what the environments saw.
 
-    A terminated episode has no value after its end; a truncated one that of its final observation, if told so.
-    """
+    After a termination a state is worth nothing; after a truncation, with `bootstrap`, its value."""
     gamma, lam, seen = 0.9, 0.8, set()
     for number, update in enumerate(updates):
         for i, env in enumerate(envs):
@@ -342,167 +281,97 @@ def check_advantages(updates, envs, bootstrap):
     assert len(seen) == 3 * STEPS  # every way to end at every step
 
 
-def test_an_episode_that_is_cut_counts_as_one_that_ends(counted):
-    """By default, as in ppo2."""
+def test_a_truncation_is_an_end(counted):
     updates, envs, _ = counted
     check_advantages(updates, envs, bootstrap=False)
 
 
-@pytest.mark.parametrize("script", FORGETFUL, ids=lambda script: script.name)
-def test_bootstrap_truncated(script, tmp_path):
-    updates, envs, _ = recorded(script, f"{WHOLE} --bootstrap-truncated", endings, tmp_path)
-    check_advantages(updates, envs, bootstrap=True)
+def test_bootstrap_truncated(annealed):
+    script, updates, envs, _ = annealed
+    if script is not toys.LSTM:
+        check_advantages(updates, envs, bootstrap=True)
 
 
-@every_script
-def test_an_epoch_has_every_step_once_in_an_order_of_its_own(script, tmp_path):
-    options = f"{COUNTING} --total-timesteps {3 * 6 * STEPS} --num-minibatches 3 --update-epochs 2"
-    updates, _, _ = recorded(script, options, endings, tmp_path)
+def test_what_an_update_logs(annealed):
+    """The means over its minibatches, and how much of the returns' variance the values explain."""
+    _, updates, _, run = annealed
+    log = {tag: [value for _, value in points] for tag, points in scalars(run).items()}
+    names = updates[0].steps[0].stats
+    assert {f"losses/{name}" for name in names} | {"losses/explained_variance"} == {
+        tag for tag in log if tag.startswith("losses/")
+    }
+    for number, update in enumerate(updates):
+        for name in names:
+            each = [float(step.stats[name]) for step in update.steps]
+            assert len(each) == 6 and (len(set(each)) > 1 or name == "clipfrac")  # which may be 0 in all of them
+            assert log[f"losses/{name}"][number] == pytest.approx(np.mean(each), rel=1e-4, abs=1e-7)
+        returns = (update.advantages + update.values).astype(np.float64)
+        explained = 1 - (returns - update.values).var() / returns.var()
+        assert log["losses/explained_variance"][number] == pytest.approx(explained, rel=1e-3, abs=1e-4)
+
+
+def test_an_epoch_has_every_step_once_in_an_order_of_its_own(annealed):
+    _, updates, _, _ = annealed
     orders = []
     for update in updates:
-        assert len(update.steps) == 6
         returns = [step.minibatch["returns"] for step in update.steps]
-        epochs = [torch.cat(returns[:3]), torch.cat(returns[3:])]
-        whole = np.sort((update.advantages + update.values).ravel())
-        for epoch in epochs:
+        assert [len(each) for each in returns] == [2 * STEPS] * 6
+        for epoch in (torch.cat(returns[:3]), torch.cat(returns[3:])):
+            whole = np.sort((update.advantages + update.values).ravel())
             np.testing.assert_allclose(np.sort(epoch.numpy()), whole, atol=1e-6)
-        orders += [tuple(epoch.tolist()) for epoch in epochs]
-        assert {len(each) for each in returns} == {2 * STEPS}
+            orders.append(tuple(epoch.tolist()))
     assert len(set(orders)) == len(orders)
 
 
-SCHEDULE = "--num-envs 2 --num-steps 8 --total-timesteps 96 --num-minibatches 2 --update-epochs 3"
+def test_schedules(annealed):
+    _, updates, _, run = annealed
+    left = 1 - np.arange(UPDATES) / UPDATES
+    assert [step.lr for update in updates for step in update.steps] == pytest.approx(np.repeat(0.01 * left, 6))
+    assert [step.clip for update in updates for step in update.steps] == pytest.approx(np.repeat(0.3 * left, 6))
+    assert [value for _, value in scalars(run)["charts/learning_rate"]] == pytest.approx(0.01 * left)
 
 
-@every_script
-@pytest.mark.parametrize("anneal_lr", [True, False])
-@pytest.mark.parametrize("anneal_clip", [True, False])
-def test_schedules(script, anneal_lr, anneal_clip, tmp_path):
-    options = f"{SCHEDULE} --learning-rate 0.01 --clip-coef 0.3 " + " ".join(
-        f"--{'' if on else 'no-'}{name}" for name, on in (("anneal-lr", anneal_lr), ("anneal-clip", anneal_clip))
-    )
-    updates, _, run = recorded(script, options, endings, tmp_path)
-    left = [6 / 6, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6]
-    rates, clips = [0.01 * (x if anneal_lr else 1) for x in left], [0.3 * (x if anneal_clip else 1) for x in left]
-    assert [step.lr for update in updates for step in update.steps] == pytest.approx(np.repeat(rates, 6))
-    assert [step.clip for update in updates for step in update.steps] == pytest.approx(np.repeat(clips, 6))
-    assert [value for _, value in scalars(run)["charts/learning_rate"]] == pytest.approx(rates)
+def test_without_schedules(counted):
+    updates, _, run = counted
+    assert {update.steps[0].lr for update in updates} == {0.001}
+    assert {update.steps[0].clip for update in updates} == {checkpoint(run)["args"]["clip_coef"]}
+    assert [value for _, value in scalars(run)["charts/learning_rate"]] == pytest.approx([0.001] * UPDATES)
 
 
-@every_script
-def test_target_kl_ends_the_epochs_of_an_update(script, tmp_path):
-    steps = {}
-    for target in (0, 1e9):
-        options = f"{SCHEDULE} --learning-rate 0.01 --target-kl {target}"
-        updates, _, _ = recorded(script, options, endings, tmp_path / str(target))
-        steps[target] = [len(update.steps) for update in updates]
-    assert steps == {0: [2] * 6, 1e9: [6] * 6}
+@toys.every_script
+@pytest.mark.parametrize("kl, kl_of_ppo2, epochs", [(0.03, 0.01, 1), (0.01, 0.03, 3)])
+def test_target_kl_ends_the_epochs_of_an_update(script, kl, kl_of_ppo2, epochs, tmp_path):
+    """By approx_kl of an epoch's last minibatch, not by ppo2's estimator."""
+    calls = []
+
+    def clipped_gradient(*_):
+        calls.append(len(calls) % 2)
+        stats = {"approx_kl": kl if calls[-1] else 1 - kl, "approx_kl_ppo2": kl_of_ppo2}
+        return {name: torch.tensor(number) for name, number in stats.items()}
+
+    options = "--num-envs 2 --num-steps 8 --total-timesteps 32 --num-minibatches 2 --update-epochs 3 --target-kl 0.02"
+    with patched((script.module, "clipped_gradient", clipped_gradient)) as patch:
+        toys.put_in_place_of_games(script, endings, patch.setattr)
+        train(script, options, tmp_path)
+    assert len(calls) == 2 * 2 * epochs
 
 
-@pytest.mark.filterwarnings("ignore:invalid value")
-@every_script
-def test_a_loss_that_is_not_finite_ends_the_run(script, tmp_path, capfd):
-    class Broken(Counting):
-        def step(self, action):
-            obs, reward, *rest = super().step(action)
-            return obs, math.inf if len(self.log) == 3 * 8 + 5 else reward, *rest  # in the fourth rollout
-
-    def broken(images, index):
-        return Broken(images, index, [(5, "terminated")])
-
-    with pytest.raises(SystemExit) as end:
-        recorded(script, f"{SCHEDULE} --save-every 2", broken, tmp_path)
-    assert re.fullmatch(r"error: .*update 4\b.*", end.value.code)
-    assert "Traceback" not in capfd.readouterr().err
-    saved = checkpoint(newest_run(tmp_path))
-    assert saved["global_step"] == 2 * 16
-    assert all(weight.isfinite().all() for weight in saved["parts"]["agent"].values())
-    recorded(script, f"--resume {newest_run(tmp_path)} --total-timesteps 48", endings, tmp_path)
-    assert checkpoint(newest_run(tmp_path))["global_step"] == 48
-
-
-FILMED = [pytest.param(script, marks=with_qt if script == PROCGEN else ()) for script in SCRIPTS if not script.box]
+@toys.of_scripts([PPO, toys.ATARI, toys.MULTIDISCRETE, toys.MASK, SELFPLAY])
+def test_the_first_environment_is_filmed(script, tmp_path):
+    options = script.tiny.split() + ["--num-envs", "6", "--capture-video"]
+    envs = script.module.make_envs(tyro.cli(script.module.Args, args=options), tmp_path)
+    first, *others = getattr(envs, "env", envs).envs
+    assert first.render_mode == "rgb_array" and len(others) >= 2
+    assert {env.render_mode for env in others} == {None}
+    envs.close()
 
 
 @pytest.mark.filterwarnings("ignore:.*autoreset mode is same-step")
-@pytest.mark.parametrize("script", FILMED, ids=lambda script: script.name)
+@toys.every_script_with_its_games
+@SLOW
 def test_video(script, tmp_path):
-    """MuJoCo's are in test_enjoy.py: they need the system's EGL."""
+    if sys.platform == "linux" and script is toys.CONTINUOUS:
+        pytest.importorskip("OpenGL.EGL")  # MuJoCo needs it without a screen
     folder = train(script, f"{script.tiny} --capture-video", tmp_path)
     films = list(folder.glob("videos*/*.mp4"))
     assert films and all(b"ftyp" in film.read_bytes()[:32] and film.stat().st_size > 1000 for film in films)
-
-
-def test_weights_and_biases_gets_the_same_scalars(tmp_path):
-    """Its plumbing is the same in every script (test_scripts.py), so one script is enough here."""
-    command = [ROOT / "ppo.py", *ppo.tiny.split(), "--track"]
-    status, _, errors = finish(start(command, tmp_path, WANDB_MODE="offline", WANDB_SILENT="true"))
-    assert status == 0, errors
-    [log] = newest_run(tmp_path).glob("wandb/offline-run-*/run-*.wandb")
-    contents = log.read_bytes()
-    for tag in UPDATE_TAGS | EPISODE_TAGS:
-        assert tag.encode() in contents
-    assert scalars(newest_run(tmp_path)).keys() == UPDATE_TAGS | EPISODE_TAGS
-
-
-def test_progress_in_a_log_file(tmp_path):
-    """Plain lines: steps done, steps per second, time left, return; no bar and no cursor movement."""
-    process = start([ROOT / "ppo.py", *ppo.quick.split()], tmp_path)
-    status, output, errors = finish(process)
-    assert status == 0 and str(newest_run(tmp_path).relative_to(tmp_path)) in output
-    lines = [line.strip() for line in re.split(r"[\r\n]+", errors) if line.strip()]
-    assert lines and all(re.match(r"[\d.]+k?/2.05k steps, ", line) for line in lines) and "\x1b" not in errors
-    assert re.fullmatch(r"2.05k/2.05k steps, [\d.]+k? steps/s, 00:00 left, return [\d.]+", lines[-1])
-
-
-def test_progress_on_a_terminal(tmp_path):
-    """A bar with steps done, time left, steps per second and the mean return."""
-    master, terminal = pty.openpty()
-    termios.tcsetwinsize(terminal, (24, 120))
-    process = start([ROOT / "ppo.py", *ppo.quick.split()], tmp_path, stderr=terminal)
-    os.close(terminal)
-    shown = b""
-    while True:
-        try:
-            shown += os.read(master, 4096)
-        except OSError:  # the program has ended, and closed its side
-            break
-    os.close(master)
-    assert finish(process)[0] == 0
-    last = [part for part in re.split(r"[\r\n]+", shown.decode()) if part.strip()][-1]
-    assert re.match(r"100%\|.+\| 2.05k/2.05k \[\d\d:\d\d<00:00, +[\d.]+k? steps/s, return [\d.]+\]", last), last
-
-
-# A program for another process: the pages of memory that the system had to find for a tensor of 80 MB, ten times.
-FAULTS = """
-import resource, ppo, torch
-ppo.Run(ppo.Args(), None, None)
-for _ in range(10):
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    torch.ones(20_000_000)
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-"""
-
-
-@pytest.mark.skipif(not hasattr(ctypes.pythonapi, "mallopt"), reason="not glibc")
-def test_freed_memory_is_kept(tmp_path):
-    """Else every minibatch of images would have its memory fetched anew, a third of its time."""
-    status, output, errors = finish(start(["-c", FAULTS], tmp_path))
-    assert status == 0, errors
-    first, *later = map(int, output.split())
-    assert sum(later) < 4 * first  # in all 9 of them, were it given back; once or twice it lies a little too small
-
-
-OBJECTS = """
-import gc, ppo
-args = ppo.Args(total_timesteps=1024, num_envs=2)
-ppo.train(args, ppo.Run(args, None, None))
-print(len(gc.get_objects()))
-"""
-
-
-def test_garbage_collection_has_little_to_go_through(tmp_path):
-    """Else it goes through 300,000 objects of the libraries, 0.2 s every few updates."""
-    status, output, errors = finish(start(["-c", OBJECTS], tmp_path))
-    assert status == 0, errors
-    assert int(output.split()[-1]) < 30_000

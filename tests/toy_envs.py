@@ -3,9 +3,11 @@
 import contextlib
 import importlib
 import os
+import signal
 import subprocess
 import sys
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +15,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from filelock import BaseFileLock, FileLock
 from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
+from tensorboard.compat.proto.event_pb2 import SessionLog
 from torch.utils.tensorboard import SummaryWriter
 
 ROOT = Path(__file__).parents[1]
@@ -27,7 +31,6 @@ class Script(NamedTuple):
     marks: set[str]  # the details that it adds to its parent, or changes: {"lstm 1", ...}
     unfit: dict[str, str]  # environments that it cannot train on, and what the error names
     near_miss: tuple[str, str]  # an id with a slip, and the name that the error offers
-    packages: tuple[str, ...]  # imports beyond those of ppo.py
     quick: str  # options of a run of seconds on its default environment; an episode ends in it
     tiny: str  # options of the shortest run, on the same
     images: tuple[int, ...] | None  # the shape of uint8 images of 4 channels that it takes; None: it takes vectors
@@ -54,7 +57,6 @@ CLASSIC_CONTROL = {
 VECTORS = {
     "unfit": {"Pendulum-v1": "ppo_continuous_action.py"},
     "near_miss": ("CartPol-v1", "CartPole"),
-    "packages": (),
     "quick": "--total-timesteps 2048",
     "tiny": "--total-timesteps 512 --num-envs 2 --num-steps 32",
     "images": None,
@@ -63,7 +65,6 @@ VECTORS = {
 SEVERAL = {
     "unfit": {"CartPole-v1": "ppo.py", "Pendulum-v1": "ppo_continuous_action.py"},
     "near_miss": ("MicrortsMinin-v1", "MicrortsMining"),
-    "packages": (),
     "quick": "--env-id toy_envs:Choices-v0 --total-timesteps 4096",
     "tiny": "--env-id toy_envs:Choices-v0 --total-timesteps 512 --num-envs 2 --num-steps 32",
     "images": None,
@@ -76,7 +77,6 @@ ATARI = Script(
     "ppo_atari", "ppo_shared", details("atari", 9),
     unfit={"CartPole-v1": "ppo.py"},
     near_miss=("BreakutNoFrameskip-v4", "BreakoutNoFrameskip"),
-    packages=("ale_py", "cv2"),
     quick="--total-timesteps 768 --num-envs 2 --update-epochs 1",
     tiny="--total-timesteps 64 --num-envs 1 --num-steps 8 --num-minibatches 2 --update-epochs 2",
     images=(84, 84, 4),
@@ -89,15 +89,14 @@ LSTM = ATARI._replace(
 )  # fmt: skip
 ENVPOOL = ATARI._replace(
     name="ppo_atari_envpool", parent="ppo_atari", marks={"core 1"}, unfit={"CartPole-v1": "no Atari game CartPole-v1"},
-    near_miss=("Breakut-v5", "Breakout-v5"), packages=("envpool",), defaults=ATARI.defaults | {"env_id": "Breakout-v5"},
+    near_miss=("Breakut-v5", "Breakout-v5"), defaults=ATARI.defaults | {"env_id": "Breakout-v5"},
 )  # fmt: skip
 CONTINUOUS = Script(
     "ppo_continuous_action", "ppo", details("continuous", 9),
     unfit={"CartPole-v1": "ppo.py"},
     near_miss=("HalfCheeta-v5", "HalfCheetah"),
-    packages=(),
     quick="--env-id Hopper-v5 --total-timesteps 3072 --num-steps 1024",
-    tiny="--env-id Hopper-v5 --total-timesteps 512 --num-envs 2 --num-steps 32",
+    tiny="--env-id Hopper-v5 --total-timesteps 512 --num-envs 2 --num-steps 32 --num-minibatches 4 --update-epochs 2",
     images=None,
     defaults={
         "total_timesteps": 1_000_000, "num_envs": 1, "num_steps": 2048, "num_minibatches": 32, "update_epochs": 10,
@@ -107,9 +106,8 @@ CONTINUOUS = Script(
 )  # fmt: skip
 PROCGEN = ATARI._replace(
     name="ppo_procgen", parent="ppo_shared", marks={"procgen 1", "continuous 8", "continuous 9"},
-    unfit={"CartPole-v1": "Procgen has no game CartPole-v1"},
-    near_miss=("starpilt", "starpilot"),
-    packages=("envpool",),
+    unfit={"CartPole-v1": "no Procgen game"},
+    near_miss=("starpilt", "Starpilot"),
     quick="--total-timesteps 1536 --num-envs 8 --num-steps 64 --update-epochs 1",
     images=(4, 64, 64),
     defaults={
@@ -123,9 +121,8 @@ MASK = MULTIDISCRETE._replace(name="ppo_multidiscrete_mask", parent="ppo_multidi
 MULTIGPU = ENVPOOL._replace(name="ppo_atari_multigpu", parent="ppo_atari_envpool", marks={"aux 2"})
 SELFPLAY = Script(
     "ppo_selfplay", "ppo", {"selfplay 1"},
-    unfit={"CartPole-v1": "ppo.py", "Pendulum-v1": "no game of two"},
+    unfit={"CartPole-v1": "ppo.py", "Pendulum-v1": "not a game of two"},
     near_miss=("SlimeVoley-v0", "SlimeVolley"),
-    packages=(),
     quick="--env-id toy_envs:Signs-v0 --num-envs 4 --total-timesteps 4096",
     tiny="--env-id toy_envs:Signs-v0 --total-timesteps 512 --num-envs 2 --num-steps 32",
     images=None,
@@ -138,16 +135,28 @@ SCRIPTS = [PPO, SHARED, ATARI, LSTM, ENVPOOL, MULTIGPU, CONTINUOUS, PROCGEN, MUL
 CLEANBA = MULTIGPU._replace(name="ppo_atari_cleanba", parent="ppo_atari_multigpu", marks=details("cleanba", 9))
 IMPALA = CLEANBA._replace(name="impala_atari_cleanba", parent="ppo_atari_cleanba", marks=details("impala", 6))
 TEXTS = [*SCRIPTS, CLEANBA, IMPALA]  # the last two have tests of their own of how they run
-every_script = pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
-every_text = pytest.mark.parametrize("script", TEXTS, ids=lambda script: script.name)
+
+
+def of_scripts(scripts):
+    """Parametrizes a test with scripts."""
+    return pytest.mark.parametrize("script", scripts, ids=lambda script: script.name)
+
+
+every_script, every_text = of_scripts(SCRIPTS), of_scripts(TEXTS)
 
 
 def needs_procgen():
-    """Skips where the system has no Qt 5, which EnvPool's own Procgen needs."""
+    """Skips where the system has no Qt 5, which EnvPool's Procgen needs."""
     try:
-        importlib.import_module("envpool").make_gymnasium("StarpilotEasy-v0", num_envs=1)
-    except ImportError as error:
-        pytest.skip(str(error))
+        importlib.import_module("envpool.procgen").ProcgenGymnasiumEnvPool  # noqa: B018
+    except ImportError:
+        pytest.skip("EnvPool's Procgen needs Qt 5 (Debian: libqt5gui5)")
+
+
+with_qt = pytest.mark.qt  # conftest.py calls needs_procgen
+every_script_with_its_games = of_scripts(
+    [pytest.param(script, marks=with_qt) if script is PROCGEN else script for script in SCRIPTS]
+)
 
 
 class Toy(gym.Env):
@@ -374,21 +383,28 @@ def patched(*patches):
 
 def train(script, options, folder):
     """Runs `python script.py options` in this process, in `folder`, which it makes; returns the run's own folder."""
-    writers = []
+    kept, numbers = [], (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    handlers = {number: signal.getsignal(number) for number in numbers}
 
-    def writer(*args, **kwargs):
-        writers.append(SummaryWriter(*args, **kwargs))
-        return writers[-1]
+    def keep(make):
+        return lambda *args, **kwargs: kept.append(make(*args, **kwargs)) or kept[-1]
 
     folder.mkdir(exist_ok=True)
     argv = [f"{script.name}.py", *options.split()]
-    with patched((sys, "argv", argv), (script.module, "SummaryWriter", writer)) as patch:
+    module = script.module
+    patches = (module, "SummaryWriter", keep(SummaryWriter)), (module, "FileLock", keep(FileLock)), (sys, "argv", argv)
+    with patched(*patches) as patch:
         patch.chdir(folder)
         try:
-            script.module.main()
+            module.main()
+        except SystemExit as end:
+            if end.code not in (None, 0):
+                raise
         finally:  # as the end of a process does; the writer needs the folder that it was opened in
-            for each in writers:
-                each.close()
+            for each in kept:
+                each.release(force=True) if isinstance(each, BaseFileLock) else each.close()
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
     return newest_run(folder)
 
 
@@ -406,7 +422,7 @@ def start(arguments, folder, stderr=subprocess.PIPE, group=None, **environment):
     return subprocess.Popen(command, cwd=folder, env=environment, process_group=group, **pipes)
 
 
-def finish(process, seconds=300):
+def finish(process, seconds=120):
     """Waits for the end; (exit status, output, errors). What does not end in time is killed."""
     try:
         output, errors = process.communicate(timeout=seconds)
@@ -416,17 +432,15 @@ def finish(process, seconds=300):
 
 
 def scalars(folder):
-    """{tag: [(step, value), ...]} of a run; its event files follow each other by their first step. Hides nothing."""
-    files = []
-    for path in folder.glob("events.*"):
-        events = LegacyEventFileLoader(str(path)).Load()
-        files.append([(event.step, each.tag, each.simple_value) for event in events for each in event.summary.value])
+    """{tag: [(step, value), ...]} of a run as TensorBoard reads it: a start drops the points from its step on."""
+    files = [list(LegacyEventFileLoader(str(path)).Load()) for path in folder.glob("events.*")]
     points = {}
-    for file in sorted(filter(None, files), key=lambda file: file[0]):
-        for step, tag, value in file:
-            if tag == "run/text_summary":  # the options
-                continue
-            points.setdefault(tag, []).append((step, value))
+    for event in chain.from_iterable(sorted(files, key=lambda file: file[0].wall_time)):
+        if event.session_log.status == SessionLog.START:
+            points = {tag: [point for point in old if point[0] < event.step] for tag, old in points.items()}
+        for each in event.summary.value:
+            if each.tag != "run/text_summary":  # the options
+                points.setdefault(each.tag, []).append((event.step, each.simple_value))
     return points
 
 
@@ -439,3 +453,8 @@ def same_weights(one, other):
     """Whether two checkpoints hold the same weights, bit for bit."""
     one, other = one["parts"]["agent"], other["parts"]["agent"]
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def without_speed(folder):
+    """The log of a run without its speed, as text, in which NaN equals NaN."""
+    return {tag: str(points) for tag, points in scalars(folder).items() if tag != "charts/SPS"}

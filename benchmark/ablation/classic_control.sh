@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# ppo.py with each recipe that fits, CartPole and Acrobot: SEEDS="1 2 3 4 5 6 7 8 9 10" benchmark/ablation/classic_control.sh
+cd "$(dirname "$0")/../.." || exit
+export FOLDER="${FOLDER:-build/ablation}" RESULTS="${RESULTS:-benchmark/ablation/results}"
+cartpole="--env-id CartPole-v1 --total-timesteps 50000 --no-cuda"
+acrobot="--env-id Acrobot-v1 --total-timesteps 100000 --no-cuda"
+exec "${PYTHON:-.venv/bin/python}" benchmark/sweep.py "$@" < <(
+    echo "ppo.py $cartpole"
+    for name in 1 "1[!2]*" "[!1]*"; do  # all but core-12, which changes the log alone
+        echo "ppo.py + without/core-$name $cartpole"
+    done
+    for idea in dual-clip kl-learning-rate kl-penalty muon ppg symlog-values value-normalization; do
+        echo "ppo.py + with/$idea $cartpole"
+    done
+    echo "ppo.py $acrobot"
+    for name in 1 "1[!2]*" "[!1]*"; do
+        echo "ppo.py + without/core-$name $acrobot"
+    done
+)

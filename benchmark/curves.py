@@ -1,0 +1,101 @@
+"""Learning curves of runs, and how all pictures are drawn: SVG without a background, readable on white and on black."""
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, MaxNLocator
+from scipy import stats
+
+COLORS = {"ours": "#3b7dd8", "ppo2": "#d9730d"}
+CYCLE = ["#3b7dd8", "#d9730d", "#2a9d57", "#c94f4f", "#8f6bc4", "#8d7355", "#c45fa5", "#6f7f1e", "#1e93a6"]
+GRAY = "#797979"  # text and axes: as far from white as from the black of dark pages
+WINDOW = 100  # episodes in a score
+
+
+def last_100(episodes, column):
+    """Mean over the last 100 episodes, or over as many as there are, after each episode."""
+    total = np.concatenate([[0.0], np.cumsum(episodes[column])])
+    ends = np.arange(1, len(total))
+    starts = np.maximum(ends - WINDOW, 0)
+    return (total[ends] - total[starts]) / (ends - starts)
+
+
+def curve_of(run, name, axis):
+    """(x, y) of a run: what it logged as `name`, against "step" or "seconds"."""
+    if name in ("return", "length"):
+        return run.episodes[axis], last_100(run.episodes, name)
+    if name == "SPS":
+        return run.updates[axis], run.updates["step"] / np.maximum(run.updates["seconds"], 0.1)
+    return run.updates[axis], run.updates[name]
+
+
+def sample(run, name, axis, grid):
+    """A run's curve at the points of a grid, float64 [points]; NaN before its first value and after its end.
+
+    What is logged for each update is the mean since the point before, or the last one where nothing new was logged."""
+    x, y = curve_of(run, name, axis)
+    last = np.searchsorted(x, grid, side="right") - 1
+    values = y[np.maximum(last, 0)]
+    if name not in ("return", "length", "SPS"):  # those are means already
+        total = np.concatenate([[0.0], np.cumsum(y)])
+        before = np.concatenate([[-1], last[:-1]])
+        new = last > before
+        values[new] = ((total[last + 1] - total[before + 1]) / np.maximum(last - before, 1))[new]
+    ended = grid > run.updates[axis][-1] * (1 + 1e-9)
+    return np.where((last < 0) | ended, np.nan, values)
+
+
+def curves(runs, name, axis, points=100):
+    """(grid, values [runs, points], mean, half the width of its 95% band or None): the band from 3 runs on.
+
+    The mean reaches as far as the shortest run; the band is Student's t interval."""
+    grid = np.linspace(0, max(run.updates[axis][-1] for run in runs), points + 1)[1:]
+    values = np.array([sample(run, name, axis, grid) for run in runs])
+    half = None
+    if len(runs) > 2:
+        half = stats.t.ppf(0.975, len(runs) - 1) * values.std(0, ddof=1) / len(runs) ** 0.5
+    return grid, values, values.mean(0), half
+
+
+def plot(axes, sides, name="return", axis="step", points=100, each=False):
+    """Draws what [(label, colour, runs), ...] logged: the mean with its band, and with `each` every run as well."""
+    for label, color, runs in sides:
+        if runs := [run for run in runs if name in run.episodes or name in run.updates or name == "SPS"]:
+            grid, values, mean, half = curves(runs, name, axis, points)
+            grid = grid / 60 if axis == "seconds" else grid
+            if each and len(runs) > 1:
+                axes.plot(grid, values.T, color=color, linewidth=0.6, alpha=0.35)
+            label = f"{label}, {len(runs)} run{'s' * (len(runs) > 1)}"
+            axes.plot(grid, mean, color=color, linewidth=1.6, label=label)
+            if half is not None:
+                axes.fill_between(grid, mean - half, mean + half, color=color, alpha=0.2, linewidth=0)
+    axes.set_xlim(0)
+    axes.xaxis.set_major_locator(MaxNLocator(4))
+    if axis == "step":
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(color=GRAY, alpha=0.2, linewidth=0.6)
+
+
+def drawing(size, path, draw):
+    """Writes what draw(figure) draws as SVG: no background, and colours that are readable on white and on black."""
+    settings = {"svg.hashsalt": "ppo", "svg.fonttype": "none", "font.size": 8.5, "axes.titlesize": 9}
+    settings["font.sans-serif"] = ["DejaVu Sans", "Verdana", "sans-serif"]  # as wide as each other
+    colored = ["text.color", "axes.labelcolor", "axes.edgecolor", "axes.titlecolor", "xtick.color", "ytick.color"]
+    with matplotlib.rc_context(settings | dict.fromkeys(colored, GRAY)):
+        figure = Figure(figsize=size, layout="constrained")
+        draw(figure)
+        figure.savefig(path, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+
+
+def together(env_ids, path, columns=2):
+    """Draws {environment: [(label, runs), ...]}: a panel for each environment, a colour for each experiment."""
+
+    def draw(figure):
+        for i, (env_id, sides) in enumerate(env_ids.items()):
+            axes = figure.add_subplot(-(-len(env_ids) // columns), min(columns, len(env_ids)), i + 1)
+            plot(axes, [(label, CYCLE[j % len(CYCLE)], runs) for j, (label, runs) in enumerate(sides)])
+            axes.set(title=env_id, xlabel="steps", ylabel=f"mean return of the last {WINDOW} episodes")
+            axes.legend(frameon=False, fontsize=7.5)
+
+    drawing((5.5 * min(columns, len(env_ids)), 4 * -(-len(env_ids) // columns)), path, draw)

@@ -1,0 +1,306 @@
+"""Times the scripts: steps per second, the share of each phase, and the memory of the GPU.
+
+    python benchmark/speed.py CartPole HalfCheetah "Breakout --bf16"             beside Stable-Baselines3
+    python benchmark/speed.py --ranks 1 2 4 -- "ppo_atari_multigpu.py --bf16"    in many processes
+    python benchmark/speed.py --check                                            every script, twice; the golden tests
+
+A setting is CartPole, HalfCheetah, Breakout, Envpool or the file name of a script, and any options of that script. Each
+program is a process of its own. They take turns, --repeats times, never two at once; numbers are medians. The first two
+updates are not counted. Stable-Baselines3 is installed into .venv-sb3, unless SB3_PYTHON names a Python that has it.
+docs/speed.md says what the columns mean.
+"""
+
+import argparse
+import hashlib
+import importlib
+import json
+import os
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from importlib.metadata import version
+from pathlib import Path
+from types import SimpleNamespace
+
+ROOT = Path(__file__).resolve().parents[1]
+SB3 = ["stable-baselines3==2.9.2", "gymnasium[mujoco]", "ale-py", "opencv-python-headless"]
+SETTINGS = {
+    "CartPole": "ppo.py --env-id CartPole-v1",
+    "HalfCheetah": "ppo_continuous_action.py --env-id HalfCheetah-v5",
+    "Breakout": "ppo_atari.py --env-id BreakoutNoFrameskip-v4",
+    "Envpool": "ppo_atari_envpool.py --env-id Breakout-v5",
+}
+HAVE_PEER = ("ppo.py", "ppo_continuous_action.py", "ppo_atari.py", "ppo_atari_envpool.py")
+GOLDEN = ["-n", "0", "-q", "-k", "forward or statistics or gradients or first_step or three_steps or trace"]
+WARMUP = 2  # updates that are not counted: memory is allocated in them, and --compile compiles
+
+
+# IN THE TIMED PROCESS
+
+
+def measure(script, updates, options):
+    """Trains with a script, in this folder; what is timed is wrapped from outside. Returns what the table has.
+
+    An update is its rollout, up to the end of the last step of the environments, and its learning. What a rollout takes
+    beside the environments' steps is inference. Where actors play while the learner learns there are no phases."""
+    import torch
+    import tyro
+
+    sys.path.insert(0, str(ROOT))
+    module, rows, spent = importlib.import_module(Path(script).stem), [], 0.0
+    args, output = tyro.cli(module.Args, args=options), sys.stdout  # which all ranks but the first silence
+    steps = (WARMUP + updates) * args.num_envs * args.num_steps
+    sys.argv = [script, *options, "--total-timesteps", str(steps), "--save-every", "0"]
+    synchronize = torch.cuda.synchronize if args.cuda and torch.cuda.is_available() else lambda: None
+    make_envs, log_update = module.make_envs, module.Run.log_update
+    now = {"stepped": time.perf_counter(), "environment": 0.0}
+
+    def timed_envs(*arguments):
+        envs = make_envs(*arguments)
+        step = envs.step
+
+        def timed_step(actions):
+            start = time.perf_counter()
+            result = step(actions)
+            now["stepped"] = time.perf_counter()
+            now["environment"] += now["stepped"] - start
+            return result
+
+        envs.step = timed_step
+        return envs
+
+    def timed_update(run, scalars):
+        log_update(run, scalars)  # it waits for the update's end
+        synchronize()
+        rows.append(now | {"end": time.perf_counter(), "cpu": time.process_time(), "collectives": spent})
+
+    def timed(collective):
+        def call(*arguments, **options):
+            nonlocal spent
+            synchronize()
+            start = time.perf_counter()
+            result = collective(*arguments, **options)
+            synchronize()
+            spent += time.perf_counter() - start
+            return result
+
+        return call
+
+    phases = not hasattr(module, "actor")
+    if phases:
+        module.make_envs = timed_envs
+    module.Run.log_update = timed_update
+    if launched := "TORCHELASTIC_RUN_ID" in os.environ:
+        module.dist.all_reduce, module.dist.all_gather = timed(module.dist.all_reduce), timed(module.dist.all_gather)
+    try:
+        module.every_rank(module) if launched and hasattr(module, "every_rank") else module.main()
+    except SystemExit as end:
+        if end.code:
+            raise
+
+    first, last = rows[WARMUP - 1], rows[-1]
+    keys = "end", "cpu", "environment", "collectives"
+    wall, cpu, environment, collectives = (last[key] - first[key] for key in keys)
+    learning = sum(row["end"] - row["stepped"] for row in rows[WARMUP:])
+    found = {
+        "steps": updates * args.num_envs * args.num_steps, "seconds": wall, "cpu": cpu, "envs": args.num_envs,
+        "collectives": collectives / wall, "memory": torch.cuda.max_memory_allocated() / 2**20 if args.cuda else 0.0,
+        "args": vars(args), "versions": versions("numpy", "gymnasium"),
+    }  # fmt: skip
+    if phases:
+        found |= {"environment": environment / wall, "learning": learning / wall}
+        found["inference"] = 1 - found["environment"] - found["learning"]
+    if files := sorted(Path("runs").glob("*/checkpoint_*.pt")):
+        weights = torch.load(files[-1], map_location="cpu", weights_only=True)["parts"]["agent"].values()
+        found["weights"] = hashlib.sha256(b"".join(each.numpy().tobytes() for each in weights)).hexdigest()
+    print(json.dumps(found), file=output, flush=True)
+
+
+def versions(*packages):
+    import torch
+
+    about = {"python": sys.version.split()[0], "torch": torch.__version__}  # with its build, such as +cpu
+    return about | {package: version(package) for package in packages}
+
+
+def measure_peer(script, updates, args):
+    """The same with Stable-Baselines3, with the hyperparameters of a script of ours."""
+    import gymnasium as gym
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.callbacks import BaseCallback
+    from stable_baselines3.common.env_util import make_atari_env, make_vec_env
+    from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
+
+    class Rollouts(BaseCallback):
+        def _on_rollout_start(self):
+            times.append((time.perf_counter(), time.process_time()))
+
+        def _on_step(self):
+            return True
+
+    policy, times = "MlpPolicy", []
+    if script in ("ppo.py", "ppo_continuous_action.py"):
+        envs = make_vec_env(args.env_id, args.num_envs, seed=args.seed)
+        envs = envs if script == "ppo.py" else VecNormalize(envs, gamma=args.gamma)
+    else:
+        import ale_py
+
+        gym.register_envs(ale_py)
+        policy, env_id = "CnnPolicy", args.env_id.replace("-v5", "NoFrameskip-v4")  # EnvPool's name
+        envs = VecFrameStack(make_atari_env(env_id, args.num_envs, seed=args.seed), args.frame_stack)
+    batch_size, clip = args.num_envs * args.num_steps, args.clip_coef
+    model = PPO(
+        policy, envs, n_steps=args.num_steps, n_epochs=args.update_epochs,
+        batch_size=batch_size // args.num_minibatches,
+        learning_rate=lambda remaining: args.learning_rate * (remaining if args.anneal_lr else 1.0),
+        gamma=args.gamma, gae_lambda=args.gae_lambda, clip_range=clip, clip_range_vf=clip, ent_coef=args.ent_coef,
+        vf_coef=args.vf_coef / 2, max_grad_norm=args.max_grad_norm, target_kl=args.target_kl, seed=args.seed,
+        device="auto" if args.cuda else "cpu",
+    )  # fmt: skip
+    model.learn((WARMUP + updates) * batch_size, callback=Rollouts())
+    times.append((time.perf_counter(), time.process_time()))
+    seconds, cpu = (b - a for a, b in zip(times[WARMUP], times[-1], strict=True))
+    about = versions("stable_baselines3", "numpy", "gymnasium")
+    print(json.dumps({"steps": updates * batch_size, "seconds": seconds, "cpu": cpu, "versions": about}))
+
+
+# BESIDE IT
+
+
+def find_peer():
+    """The Python that has Stable-Baselines3; its environment is made where there is none."""
+    if "SB3_PYTHON" in os.environ:
+        return os.environ["SB3_PYTHON"]
+    folder = ROOT / ".venv-sb3"
+    if not (folder / "stamp").exists():
+        print(f"installing {SB3[0]} into {folder}", flush=True)
+        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+        pip = [folder / "bin/python", "-m", "pip", "install", "-q", "-c", ROOT / "constraints.txt"]
+        subprocess.run([*pip, *SB3], check=True)
+        (folder / "stamp").touch()
+    return folder / "bin/python"
+
+
+def run(script, updates, options, ranks=0, peer=None, args=None):
+    """What measure() finds in a process, or so many ranks, and a folder of its own; {"error": its last line} where that
+    fails. Of ranks the seconds are the slowest one's, the share of collectives is the mean and CPU time the sum."""
+    words = [__file__, "--measure", script, str(updates), *(["--peer", json.dumps(args)] if peer else options)]
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks else []
+    environment = ({"OMP_NUM_THREADS": "1"} if ranks else {}) | os.environ
+    with tempfile.TemporaryDirectory() as folder:
+        command = [str(peer or sys.executable), *launcher, *words]
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"steps"')]
+    if done.returncode or len(found) != max(ranks, 1):
+        said = [line for line in done.stderr.splitlines() if "rror: " in line] or done.stderr.strip().splitlines()
+        return {"error": (said or [f"status {done.returncode}"])[-1]}
+    first = found[0] | {"seconds": max(each["seconds"] for each in found), "cpu": sum(each["cpu"] for each in found)}
+    if ranks:
+        first["collectives"] = statistics.mean(each["collectives"] for each in found)
+    return first | {"speed": first["steps"] / first["seconds"], "by_cpu": first["steps"] / first["cpu"]}
+
+
+def settings(options):
+    """[(what, script, its options, ranks), ...] of the command line."""
+    found = []
+    for setting in options.settings:
+        name, *more = shlex.split(setting)
+        script, *words = shlex.split(SETTINGS.get(name, name)) + more
+        for ranks in options.ranks or [0]:
+            found.append((f"{setting}, {ranks} ranks" if ranks else setting, script, words, ranks))
+    return found
+
+
+def cells(runs, base, ranks):
+    """{column: text} of a setting's repeats, [(ours, Stable-Baselines3's or None), ...]; `base` are (the repeats, how
+    many ranks) with which the efficiency of more ranks is compared."""
+    if error := next((each["error"] for pair in runs for each in pair if each and "error" in each), None):
+        return {"result": f"error: {error.removeprefix('error: ').replace('|', '/')}"}
+    ours, peers = [pair[0] for pair in runs], [pair[1] for pair in runs if pair[1]]
+    shown = {"N": str(ours[0]["envs"]), "steps/s": f"{statistics.median(each['speed'] for each in ours):,.0f}"}
+    if peers:
+        shown["SB3 steps/s"] = f"{statistics.median(each['speed'] for each in peers):,.0f}"
+        for column, key in (("ratio", "speed"), ("ratio by CPU time", "by_cpu")):
+            shown[column] = f"{statistics.median(a[key] / b[key] for a, b in zip(ours, peers, strict=True)):.2f}"
+    if ranks and "error" not in base[0][0]:
+        ratios = [a["speed"] / b[0]["speed"] * base[1] / ranks for a, b in zip(ours, base[0], strict=True)]
+        shown |= {"efficiency": f"{statistics.median(ratios):.0%}"}
+    for key in ("environment", "inference", "learning", *(["collectives"] if ranks else [])):
+        if key in ours[0]:
+            shown[key] = f"{statistics.median(each[key] for each in ours):.0%}"
+    shown["GPU memory, MiB"] = f"{ours[0]['memory']:,.0f}" if ours[0]["memory"] else ""
+    if len(ours) > 1 and "weights" in ours[0]:
+        shown["result"] = "the same" if len({each.get("weights") for each in ours}) == 1 else "differ"
+    return shown
+
+
+def table(rows):
+    """Rows [(what, {column: text}), ...] in Markdown, without the columns that are empty."""
+    names = dict.fromkeys(name for _, row in rows for name in row)
+    names = [name for name in names if any(row.get(name) for _, row in rows)]
+    lines = [f"| {' | '.join(['setting', *names])} |", f"|---|{'---:|' * len(names)}"]
+    return "\n".join([*lines, *(f"| {' | '.join([what, *(row.get(n, '') for n in names)])} |" for what, row in rows)])
+
+
+def about(options, runs):
+    """What the timings were made on, in a paragraph."""
+    from benchmark.sweep import machine
+
+    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True).stdout
+    words = [f"Medians of {options.repeats} repeats of {options.updates} updates, {time.strftime('%Y-%m-%d %H:%M')}"]
+    words += [f"commit {commit.strip() or 'unknown'}", f"load {os.getloadavg()[0]:.1f}"]
+    words += [f"{name} {value}" for name, value in machine(1).items() if value and name != "runs_at_once"]
+    found = {name: value for each in runs if each and "versions" in each for name, value in each["versions"].items()}
+    return ", ".join([*words, *(f"{name} {value}" for name, value in found.items())]) + "."
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("settings", nargs="*", metavar="SETTING", help='such as CartPole or "Breakout --bf16"')
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--updates", type=int, default=8, help="of a run, after the first two")
+    parser.add_argument("--ranks", type=int, nargs="+", help="numbers of processes under torchrun")
+    parser.add_argument("--check", action="store_true", help="run the golden tests, and every script twice")
+    parser.add_argument("--no-sb3", action="store_true", help="leave Stable-Baselines3 out")
+    parser.add_argument("--out", type=Path, help="where to write .md and .json (default: runs/speed-<time>)")
+    options, lines, found = parser.parse_args(), [], {}
+    if options.check:
+        scripts = sorted(path.name for path in ROOT.glob("*ppo*.py")) + ["impala_atari_cleanba.py"]
+        options.settings, options.repeats, options.no_sb3 = options.settings or scripts, 2, True
+        command = [sys.executable, "-m", "pytest", "tests/test_golden.py", *GOLDEN]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        lines = [f"Golden tests: {(done.stdout.strip() or 'error').splitlines()[-1].strip('= ')}.", ""]
+    out = options.out or Path("runs", time.strftime("speed-%Y%m%d-%H%M%S"))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    sys.path.insert(0, str(ROOT))
+    for _ in range(options.repeats):
+        for what, script, words, ranks in settings(options):
+            ours, peer = run(script, options.updates, words, ranks), None
+            if script in HAVE_PEER and not options.no_sb3 and not ranks and "error" not in ours:
+                peer = run(script, options.updates, words, peer=find_peer(), args=ours["args"])
+            found.setdefault(what, []).append((ours, peer))
+            beside = f", SB3 {peer.get('speed', 0):,.0f}" if peer else ""
+            print(f"{what}: {ours.get('error') or format(ours['speed'], ',.0f') + ' steps/s'}{beside}", flush=True)
+    rows, bases = [], {}
+    for what, script, words, ranks in settings(options):
+        base = bases.setdefault((script, *words), (found[what], ranks))  # the first number of ranks
+        rows.append((what, cells(found[what], base, ranks)))
+    lines += [table(rows), "", about(options, [each for runs in found.values() for pair in runs for each in pair])]
+    out.with_suffix(".json").write_text(json.dumps(found, indent=1))
+    out.with_suffix(".md").write_text("\n".join([*lines, ""]))
+    print(*lines, out.with_suffix(".md"), sep="\n")
+    sys.exit(any(" error: " in line or " failed" in line for line in lines))
+
+
+if __name__ == "__main__":
+    if "--measure" in sys.argv[1:2]:
+        _, _, script, updates, *rest = sys.argv
+        if rest[:1] == ["--peer"]:
+            measure_peer(script, int(updates), SimpleNamespace(**json.loads(rest[1])))
+        else:
+            measure(script, int(updates), rest)
+    else:
+        main()

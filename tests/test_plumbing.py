@@ -1,0 +1,593 @@
+"""Checkpoints, resumes, signals and errors, tested on ppo.py, as the plumbing is the same in every script."""
+
+import errno
+import os
+import pty
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import toy_envs as toys
+from toy_envs import PPO, Clock, checkpoint, finish, patched, same_weights, scalars, start
+
+ppo = PPO.module
+CLOCK = "--num-envs 2 --num-steps 16 --total-timesteps 384 --num-minibatches 2 --update-epochs 2 --save-every 2"
+FOREVER = "--num-envs 2 --num-steps 32 --total-timesteps 10000000"
+
+
+def train(options, folder, toy=Clock, script=PPO):
+    """Runs the script on toys in this process; returns the run's folder."""
+    with patched() as patch:
+        toys.put_in_place_of_games(script, lambda images, index: toy(images), patch.setattr)
+        return toys.train(script, options, folder)
+
+
+def steps_of(run):
+    return [step for step, _ in scalars(run)["losses/policy_loss"]]
+
+
+def checkpoints(run):
+    """The steps of a run's checkpoints."""
+    return [int(file.stem[11:]) for file in sorted(run.glob("checkpoint_*.pt"))]
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def cut(run, step):
+    """Makes the run look as if it had been killed after the checkpoint of that step: it has no newer one."""
+    for file in run.glob("checkpoint_*.pt"):
+        if int(file.stem[11:]) > step:
+            file.unlink()
+
+
+def equal(one, other):
+    """Whether two states are equal, bit for bit."""
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(equal(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(equal, one, other))
+    return torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+
+
+# Checkpoints and resumes
+
+
+@toys.every_script
+def test_every_part_is_resumed(script, tmp_path):
+    """Each part has the state of the checkpoint, schedules continue, and the log has each step once."""
+    options = CLOCK.replace("--num-envs 2", "--num-envs 4 --learning-rate 0.01 --anneal-lr")
+    run = train(options, tmp_path, script=script)
+    cut(run, 256)
+    saved, loaded, begin = checkpoint(run), {}, script.module.Run.start
+
+    def spy(self, device, **parts):
+        begin(self, device, **parts)
+        torch.save({name: part.state_dict() for name, part in parts.items()}, tmp_path / "loaded.pt")
+        loaded.update(torch.load(tmp_path / "loaded.pt"))
+
+    with patched((script.module.Run, "start", spy)):
+        assert train(f"--resume {run}", tmp_path, script=script) == run
+    assert equal(loaded, saved["parts"]) and saved["global_step"] == 256
+    log = scalars(run)
+    for tag in log.keys() - {"charts/episodic_return", "charts/episodic_length"}:
+        assert [step for step, _ in log[tag]] == list(range(64, 385, 64)), tag
+    assert len(log["charts/episodic_return"]) == 384 // 8
+    rates = [0.01 * left / 6 for left in (6, 5, 4, 3, 2, 1)]
+    assert [value for _, value in log["charts/learning_rate"]] == pytest.approx(rates)
+    names = {path.name for path in run.iterdir() if "events." not in path.name}
+    later = {f"{script.name}_000000000256.py", "run_000000000256.json"}
+    assert names - {f"checkpoint_{step:012}.pt" for step in checkpoints(run)} == {
+        f"{script.name}.py", "run.json", "lock", *later
+    }  # fmt: skip
+    assert not same_weights(checkpoint(run), saved)
+
+
+def test_the_newest_two_checkpoints_stay(tmp_path):
+    assert checkpoints(train(CLOCK.replace("--save-every 2", "--save-every 5"), tmp_path)) == [320, 384]
+    assert checkpoints(train(CLOCK.replace("--save-every 2", "--save-every 0"), tmp_path)) == [0, 384]
+
+
+def test_a_first_checkpoint_is_written_before_the_first_update(tmp_path):
+    with patched((ppo, "clipped_gradient", None)), pytest.raises(TypeError):
+        train(CLOCK, tmp_path)
+    run = toys.newest_run(tmp_path)
+    assert checkpoints(run) == [0] and checkpoint(run)["script"] == "ppo.py"
+    assert train(f"--resume {run}", tmp_path) == run and steps_of(run) == list(range(32, 385, 32))
+
+
+def test_seeds(tmp_path):
+    """A resume plays other games with other random numbers; the same resume gives the same run."""
+    seeds, make_envs, draw = [], ppo.make_envs, torch.randperm
+
+    def spied(args, folder):
+        envs = make_envs(args, folder)
+        envs.reset = lambda seed, reset=envs.reset: seeds.append(seed) or reset(seed=seed)
+        return envs
+
+    orders = []
+    with patched((ppo, "make_envs", spied)) as patch:
+        patch.setattr(torch, "randperm", lambda *a, **k: orders.append(draw(*a, **k)) or orders[-1])
+        run = train(f"{CLOCK} --seed 7", tmp_path)
+        cut(run, 320)
+        shutil.copytree(run, tmp_path / "copy")
+        for folder in (run, tmp_path / "copy"):
+            train(f"--resume {folder}", tmp_path)
+    assert seeds == [7, 7 + 320, 7 + 320]
+    assert same_weights(checkpoint(run), checkpoint(tmp_path / "copy"))
+    whole, one, other = (torch.stack(orders[first : first + 4]) for first in (20, 24, 28))
+    assert torch.equal(one, other) and not torch.equal(whole, one)
+    assert not torch.equal(orders[0], orders[24])
+
+
+def test_options_of_a_resume(tmp_path):
+    """They replace those of the run; what belongs to the machine is never taken from the checkpoint."""
+    run = train(f"{CLOCK} --no-anneal-lr --learning-rate 0.002 --threads 2", tmp_path)
+    state = checkpoint(run)
+    elsewhere = {"runs_folder": "/no/such/folder", "track": True}
+    torch.save(state | {"args": state["args"] | elsewhere}, max(run.glob("checkpoint_*.pt")))
+    assert train(f"--resume {run} --total-timesteps 512", tmp_path) == run
+    args = checkpoint(run)["args"]
+    assert args["total_timesteps"] == 512 and args["num_steps"] == 16 and not args["anneal_lr"]
+    assert (args["threads"], args["track"], args["runs_folder"]) == (1, False, "runs")
+    assert [value for _, value in scalars(run)["charts/learning_rate"]] == pytest.approx([0.002] * 16)
+
+
+def test_a_finished_run_stays_as_it_is(tmp_path):
+    run = train(CLOCK, tmp_path)
+    before = contents(run)
+    for total in (384, 96):
+        with pytest.raises(SystemExit, match=f"^error: 384 of {total} steps are done"):
+            train(f"--resume {run} --total-timesteps {total}", tmp_path)
+    assert contents(run) == before
+
+
+def test_a_named_checkpoint_begins_a_new_run(tmp_path):
+    run = train(f"{CLOCK} --exp-name first", tmp_path)
+    before, older = contents(run), min(run.glob("checkpoint_*.pt"))
+    new = train(f"--resume {older}", tmp_path)
+    assert new != run and new.name.split("__")[1] == "ppo" and contents(run) == before
+    assert steps_of(new) == [352, 384] and checkpoints(new) == [384]
+
+
+def test_only_names_with_twelve_digits_are_checkpoints(tmp_path):
+    """A copy is neither counted nor loaded nor deleted."""
+    run = train(CLOCK, tmp_path)
+    for name in ("best", "0000000003840", "99", "000000000999.old"):
+        shutil.copy(min(run.glob("checkpoint_*.pt")), run / f"checkpoint_{name}.pt")
+    kept = contents(run)
+    assert train(f"--resume {run} --total-timesteps 512", tmp_path) == run
+    assert {"checkpoint_000000000448.pt", "checkpoint_000000000512.pt"} < contents(run).keys()
+    assert steps_of(run) == list(range(32, 513, 32))
+    assert all(contents(run)[name] == kept[name] for name in kept if re.search(r"best|99|3840", name))
+
+
+def test_a_damaged_checkpoint_is_passed_over(tmp_path, capsys):
+    """It is renamed, and the run continues from the one before."""
+    run = train(CLOCK, tmp_path)
+    newest = max(run.glob("checkpoint_*.pt"))
+    data = bytearray(newest.read_bytes())
+    data[len(data) // 2] ^= 1
+    newest.write_bytes(data)
+    capsys.readouterr()
+    assert train(f"--resume {run}", tmp_path) == run
+    assert newest.name in capsys.readouterr().out
+    assert [path.read_bytes() for path in run.glob("*.damaged")] == [data]
+    assert checkpoints(run) == [320, 384] and steps_of(run) == list(range(32, 385, 32))
+
+
+def damage(data, kind, chance):
+    """The bytes of a file after an accident."""
+    data, first, second = bytearray(data), chance.randrange(len(data)), chance.randrange(len(data))
+    match kind:
+        case "bit":
+            data[first] ^= 1 << chance.randrange(8)
+        case "cut":
+            del data[first:]
+        case "zeros":
+            page = slice(first // 512 * 512, first // 512 * 512 + 512)
+            data[page] = bytes(len(data[page]))
+        case "swapped":
+            data[first : first + 64], data[second : second + 64] = data[second : second + 64], data[first : first + 64]
+    return bytes(data)
+
+
+@pytest.mark.parametrize("kind", ["bit", "cut", "zeros", "swapped"])
+def test_nothing_is_loaded_from_a_damaged_file_but_what_was_saved(kind, tmp_path):
+    """Of 50 damaged files each is refused, or is read as it was."""
+    run, chance = train(CLOCK, tmp_path), random.Random(1)
+    whole, refused = checkpoint(run), 0
+    data, file = max(run.glob("checkpoint_*.pt")).read_bytes(), tmp_path / "damaged.pt"
+    for _ in range(50):
+        file.write_bytes(damage(data, kind, chance))
+        try:
+            assert equal(ppo.load_checkpoint(file), whole)
+        except SystemExit:
+            refused += 1
+    assert refused > 25
+
+
+class Malice:
+    def __reduce__(self):
+        return print, ("this was run",)
+
+
+def test_checkpoints_that_are_refused(tmp_path, capsys):
+    """Code in a file is not run."""
+    folders = {name: tmp_path / name for name in ("empty", "malice", "half", "text", "another")}
+    for folder in folders.values():
+        folder.mkdir()
+    file = "checkpoint_000000000064.pt"
+    torch.save({"args": Malice(), "parts": {}}, folders["malice"] / file)
+    torch.save({"weights": torch.zeros(3)}, folders["another"] / file)
+    (folders["half"] / file).write_bytes(b"PK\x03\x04" + bytes(100))
+    (folders["text"] / file).write_text("not a checkpoint")
+    for path in [*(folders[name] / file for name in ("malice", "half", "text")), *folders.values()]:
+        with pytest.raises((SystemExit, KeyError, OSError)):
+            toys.train(PPO, f"--resume {path}", tmp_path)
+    assert "this was run" not in capsys.readouterr().out and not list(tmp_path.glob("runs/*"))
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES])
+def test_a_file_that_cannot_be_read_is_not_damaged(number, tmp_path):
+    """An OSError ends the run, and no file changes."""
+    run = train(CLOCK, tmp_path)
+    before = contents(run)
+
+    def fail(*args, **kwargs):
+        raise OSError(number, os.strerror(number))
+
+    with patched((ppo.Path, "read_bytes", fail)), pytest.raises(OSError, match=os.strerror(number)):
+        train(f"--resume {run}", tmp_path)
+    assert contents(run) == before
+
+
+class Coefficient:
+    """A part of an edited script: a number that adapts."""
+
+    def __init__(self, value, *names):
+        self.value, self.names = value, names
+
+    def state_dict(self):
+        return dict.fromkeys(self.names or ["value"], self.value)
+
+    def load_state_dict(self, state):
+        self.value = state[(self.names or ["value"])[0]]
+
+
+def train_with(part, options, folder):
+    """Runs ppo.py with one part more."""
+    begin = ppo.Run.start
+    with patched((ppo.Run, "start", lambda self, device, **parts: begin(self, device, **parts, coefficient=part))):
+        return train(options, folder)
+
+
+def test_a_part_of_an_edited_script_is_resumed(tmp_path):
+    part = Coefficient(0.25)
+    run = train_with(part, CLOCK, tmp_path)
+    part.value = 3.0
+    train_with(part, f"--resume {run} --total-timesteps 512", tmp_path)
+    assert part.value == 0.25 and checkpoint(run)["parts"]["coefficient"] == {"value": 0.25}
+
+
+@pytest.mark.parametrize("part", [object(), Coefficient(object()), Coefficient(lambda: 0)])
+def test_a_part_that_cannot_be_saved_ends_the_run_at_once(part, tmp_path):
+    with patched((ppo, "gae", None)), pytest.raises((SystemExit, Exception)) as raised:
+        train_with(part, CLOCK, tmp_path)
+    assert "NoneType" not in str(raised.value)
+
+
+def test_parts_that_do_not_fit(tmp_path):
+    """New, gone or reordered parts or keys, and other shapes, end a resume; the run stays as it is."""
+    run = train(CLOCK, tmp_path)
+    extra = train_with(Coefficient(1.0, "a", "b"), CLOCK, tmp_path)
+
+    class Reordered(ppo.Agent):
+        def __init__(self, envs):
+            super().__init__(envs)
+            self._modules = dict(reversed(self._modules.items()))
+
+    class Wider(ppo.Agent):
+        def __init__(self, envs):
+            super().__init__(envs)
+            self.value = torch.nn.Linear(65, 1)
+
+    def refusal(resume, **changes):
+        before = contents(resume)
+        with patched(*((ppo, name, value) for name, value in changes.items())):
+            with pytest.raises((SystemExit, RuntimeError)) as end:
+                train(f"--resume {resume} --total-timesteps 512", tmp_path)
+        assert {name: contents(resume)[name] for name in before} == before
+        return str(end.value)
+
+    assert "policy" in refusal(run, Agent=Reordered)
+    assert "value" in refusal(run, Agent=Wider)
+    assert "coefficient" in refusal(extra)
+    for part, resume in ((Coefficient(1.0), run), (Coefficient(1.0, "b", "a"), extra)):
+        with pytest.raises(SystemExit, match="coefficient"):
+            train_with(part, f"--resume {resume} --total-timesteps 512", tmp_path)
+
+
+def test_a_new_option_has_its_default(tmp_path):
+    run = train(CLOCK, tmp_path)
+    state = checkpoint(run)
+    del state["args"]["bootstrap_truncated"]
+    torch.save(state, max(run.glob("checkpoint_*.pt")))
+    train(f"--resume {run} --total-timesteps 512", tmp_path)
+    assert checkpoint(run)["args"]["bootstrap_truncated"] is False
+
+
+def test_another_number_of_environments(tmp_path):
+    """The run ends with the last whole rollout; the bar and the speed count the steps of this process alone."""
+    run, bars = train(CLOCK.replace("384", "128"), tmp_path), []
+
+    class Bar(ppo.tqdm):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            bars.append(self)
+
+        @property
+        def format_dict(self):
+            return super().format_dict | {"elapsed": 10.0}
+
+    with patched((ppo, "tqdm", Bar)):
+        train(f"--resume {run} --num-envs 5 --total-timesteps 384", tmp_path)  # three rollouts of 80 steps
+    assert steps_of(run) == [32, 64, 96, 128, 208, 288, 368] and checkpoint(run)["global_step"] == 368
+    assert (bars[0].initial, bars[0].n, bars[0].total) == (128, 368, 384)
+    assert scalars(run)["charts/SPS"][-3:] == [(208, 8), (288, 16), (368, 24)]
+
+
+# What ends a run
+
+
+class Broken(Clock):
+    """Gives a number that is not finite in its hundredth step, or raises it if it is an error."""
+
+    what, number, count = "rewards", np.nan, 0
+
+    def step(self, action):
+        obs, reward, *others = super().step(action)
+        self.count += 1
+        if self.count == 100:
+            if isinstance(self.number, Exception):
+                raise self.number
+            obs, reward = (obs, self.number) if self.what == "rewards" else (np.full_like(obs, self.number), reward)
+        return obs, reward, *others
+
+
+@pytest.mark.parametrize("what, number", [("observations", np.nan), ("rewards", np.inf)])
+def test_a_loss_that_is_not_finite_ends_the_run(what, number, tmp_path):
+    options = "--num-envs 2 --num-steps 32 --total-timesteps 512 --save-every 1 --num-minibatches 1 --update-epochs 1"
+    with patched((Broken, "what", what), (Broken, "number", number)):
+        with pytest.raises(SystemExit, match="^error: losses/.* is nan in update 4$"):
+            train(options, tmp_path, Broken)
+    state = checkpoint(toys.newest_run(tmp_path))
+    assert state["global_step"] == 3 * 64
+    assert all(tensor.isfinite().all() for tensor in state["parts"]["agent"].values())
+
+
+@pytest.mark.parametrize("error", [OSError("the disk of the game"), ValueError("the game")])
+def test_an_error_of_the_environment_keeps_its_traceback(error, tmp_path):
+    with patched((Broken, "number", error)), pytest.raises(type(error)) as raised:
+        train("--num-envs 2 --num-steps 32 --total-timesteps 512 --save-every 1", tmp_path, Broken)
+    assert raised.value is error and raised.traceback[-1].path == Path(__file__)
+    assert checkpoints(toys.newest_run(tmp_path)) == [128, 192]
+
+
+def started(arguments, folder, **options):
+    """The process and its run's folder, once its log has an update."""
+    process = start(arguments, folder, **options)
+    while not list(folder.glob("runs/*/events.*")) or not scalars(toys.newest_run(folder)):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    return process, toys.newest_run(folder)
+
+
+SIGNALS = [
+    (signal.SIGINT, "", False), (signal.SIGINT, " --async-envs", True), (signal.SIGTERM, "", False),
+    (signal.SIGHUP, " --async-envs", True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number, options, group", SIGNALS)
+def test_a_signal_saves_and_ends_the_run(number, options, group, tmp_path):
+    """Also one that the whole process group gets, as from a terminal; the workers leave it to the run."""
+    process, run = started([ppo.__file__, *f"{FOREVER}{options}".split()], tmp_path, group=0)
+    (os.killpg if group else os.kill)(process.pid, number)
+    status, output, errors = finish(process, seconds=60)
+    assert status == 128 + number and "Traceback" not in errors, errors
+    assert f"--resume {run.relative_to(tmp_path)}" in output
+    step = checkpoint(run)["global_step"]
+    assert steps_of(run) == list(range(64, step + 1, 64))
+    assert toys.train(PPO, f"--resume {run} --total-timesteps {step + 128}", tmp_path) == run
+    assert steps_of(run) == list(range(64, step + 129, 64))
+
+
+# A program for another process: ppo.py, whose first update has no end
+ENDLESS = """
+import signal, sys, time, ppo
+def gradient(*args):
+    print("learning", flush=True)
+    while signal.getsignal(signal.SIGINT) != signal.SIG_DFL:
+        time.sleep(0.01)
+    print("told to stop", flush=True)
+    time.sleep(1000)
+ppo.clipped_gradient, sys.argv = gradient, ["ppo.py"]
+ppo.main()
+"""
+
+
+def test_the_second_ctrl_c_ends_the_program_at_once(tmp_path):
+    process = start(["-c", ENDLESS], tmp_path)
+    for said in ("learning", "told to stop"):
+        assert any(said in line for line in iter(process.stdout.readline, ""))
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=0.3)
+        process.send_signal(signal.SIGINT)
+    assert finish(process)[0] == -signal.SIGINT
+
+
+def test_nothing_is_lost_where_tee_dies_of_the_same_ctrl_c(tmp_path):
+    command = f"{sys.executable} {ppo.__file__} {FOREVER} 2>&1 | tee log"
+    process = subprocess.Popen(["bash", "-c", command], cwd=tmp_path, stdout=subprocess.DEVNULL, process_group=0)
+    while not list(tmp_path.glob("runs/*/events.*")) or not scalars(toys.newest_run(tmp_path)):
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    process.wait(60)
+    run = toys.newest_run(tmp_path)
+    for _ in range(100):  # bash does not wait for the run
+        try:
+            toys.train(PPO, f"--resume {run} --total-timesteps {steps_of(run)[-1]}", tmp_path)
+            break
+        except (SystemExit, TimeoutError):
+            time.sleep(0.1)
+    assert checkpoint(run)["global_step"] == steps_of(run)[-1]
+
+
+# A program for another process: ppo.py, whose `gae` has an error, with workers
+WRONG_EDIT = """
+import multiprocessing, sys, ppo
+def gae(*args):
+    print(*(process.pid for process in multiprocessing.active_children()), flush=True)
+    raise ValueError("an edit")
+ppo.gae, sys.argv = gae, ["ppo.py", "--async-envs", "--num-envs", "3"]
+if __name__ == "__main__":
+    ppo.main()
+"""
+
+
+def test_an_error_ends_the_workers(tmp_path):
+    process = start(["-c", WRONG_EDIT], tmp_path)
+    status, output, errors = finish(process, seconds=60)
+    assert status == 1 and errors.splitlines()[-1] == "ValueError: an edit"
+    workers = [int(pid) for pid in output.splitlines()[-1].split()]
+    assert len(workers) == 3 and not any(Path(f"/proc/{pid}").exists() for pid in workers)
+
+
+# A program for another process: ppo.py, whose files may not grow beyond a size after the first checkpoint
+FULL = """
+import resource, sys, ppo
+save = ppo.Run.save
+def limited(run):
+    state = save(run)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+    return state
+ppo.Run.save, size, sys.argv = limited, int(sys.argv[1]), ["ppo.py", *sys.argv[2:]]
+ppo.main()
+"""
+
+
+@pytest.mark.parametrize("size", [60_000, 10], ids=["in a checkpoint", "in the log"])
+def test_a_full_disk(size, tmp_path):
+    """An error says so; the last checkpoint is whole, and a resume continues from it."""
+    status, _, errors = finish(start(["-c", FULL, size, *f"{PPO.tiny} --save-every 3".split()], tmp_path))
+    assert status == 1 and "File too large" in errors.splitlines()[-1]
+    run = toys.newest_run(tmp_path)
+    toys.train(PPO, f"--resume {run}", tmp_path)
+    assert steps_of(run) == list(range(64, 513, 64))
+
+
+# A program for another process: ppo.py, killed when half of its third checkpoint is written
+KILLED = """
+import os, signal, sys, ppo
+fsync, files = os.fsync, []
+def half(file):
+    files.append(file)
+    if len(files) == 3:
+        number = file if isinstance(file, int) else file.fileno()
+        os.truncate(number, os.fstat(number).st_size // 2)
+        os.kill(os.getpid(), signal.SIGKILL)
+    fsync(file)
+os.fsync, sys.argv[0] = half, "ppo.py"
+ppo.main()
+"""
+
+
+def test_killed_while_it_writes_a_checkpoint(tmp_path):
+    status, _, errors = finish(start(["-c", KILLED, *f"{PPO.tiny} --save-every 3".split()], tmp_path))
+    assert status == -signal.SIGKILL, errors
+    run = toys.newest_run(tmp_path)
+    assert checkpoints(run) == [0, 3 * 64]
+    toys.train(PPO, f"--resume {run}", tmp_path)
+    assert steps_of(run) == list(range(64, 513, 64)) and not list(run.glob("*.damaged"))
+
+
+@pytest.mark.slow
+def test_kills_at_random_moments(tmp_path):
+    """`kill -9` until the run is through after 10 kills: every checkpoint is whole, the log has each step once."""
+    chance, options, run = random.Random(1), f"{PPO.tiny} --total-timesteps 16384 --save-every 2".split(), None
+    for number in range(11):
+        arguments = ["--resume", run] if run else options
+        process = start([ppo.__file__, *arguments], tmp_path)
+        if number < 10:
+            time.sleep(chance.uniform(2, 8))
+            process.kill()
+        status, _, errors = finish(process)
+        assert status in (0, -signal.SIGKILL), errors
+        run = next(iter(tmp_path.glob("runs/*/checkpoint_*.pt")), Path()).parent if not run else run
+        run = run if run != Path() else None
+        for file in run.glob("checkpoint_*.pt") if run else ():
+            torch.load(file, weights_only=True)
+    assert status == 0 and steps_of(run) == list(range(64, 16385, 64))
+    assert len(list(run.glob("run_*.json"))) >= 1 and checkpoints(run)[-1] == 16384
+
+
+# The folder, and what is shown
+
+
+def test_a_folder_belongs_to_one_process(tmp_path):
+    """A second one ends before it reads a checkpoint; after the first has been killed, the folder is free."""
+    process, run = started([ppo.__file__, *FOREVER.split(), "--save-every", "1"], tmp_path)
+    with patched((ppo, "load_checkpoint", None)), pytest.raises((SystemExit, TimeoutError)) as end:
+        toys.train(PPO, f"--resume {run}", tmp_path)
+    assert "lock" in str(end.value) and process.poll() is None
+    process.kill()
+    assert finish(process)[0] == -signal.SIGKILL
+    step = checkpoint(run)["global_step"]
+    assert toys.train(PPO, f"--resume {run} --total-timesteps {step + 64}", tmp_path) == run
+
+
+def test_progress_on_a_terminal(tmp_path):
+    """A bar with steps done, time left, steps per second and the mean return."""
+    master, terminal = pty.openpty()
+    termios.tcsetwinsize(terminal, (24, 120))
+    process = start([ppo.__file__, *PPO.quick.split()], tmp_path, stderr=terminal)
+    os.close(terminal)
+    shown = b""
+    while True:
+        try:
+            shown += os.read(master, 4096)
+        except OSError:  # the program has closed its side
+            break
+    os.close(master)
+    assert finish(process)[0] == 0
+    last = [part for part in re.split(r"[\r\n]+", shown.decode()) if part.strip()][-1]
+    assert re.match(r"100%\|.+\| 2.05k/2.05k \[\d\d:\d\d<00:00, .*return=? ?[\d.]+", last), last
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("closed", [">&-", "2>&-"])
+def test_a_closed_stream_ends_no_run(closed, tmp_path):
+    """Some launchers start programs so."""
+    command = f"exec {sys.executable} {ppo.__file__} {PPO.tiny} {closed}"
+    assert subprocess.run(["bash", "-c", command], cwd=tmp_path, timeout=120).returncode == 0
+    assert checkpoint(toys.newest_run(tmp_path))["global_step"] == 512
+
+
+@pytest.mark.slow
+def test_weights_and_biases_gets_the_same_scalars(tmp_path):
+    command = [ppo.__file__, *PPO.tiny.split(), "--track"]
+    status, _, errors = finish(start(command, tmp_path, WANDB_MODE="offline", WANDB_SILENT="true"))
+    assert status == 0, errors
+    [log] = toys.newest_run(tmp_path).glob("wandb/offline-run-*/run-*.wandb")
+    assert all(tag.encode() in log.read_bytes() for tag in scalars(toys.newest_run(tmp_path)))
