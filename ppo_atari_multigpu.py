@@ -509,16 +509,16 @@ class Run:
         self.parts, self.writer = parts, SummaryWriter(self.folder, purge_step=self.global_step + 1)
         atexit.register(self.writer.close)
         self.saved = self.saved or self.save()["parts"]  # a part that cannot be saved and loaded fails here
-        saved_keys = {name: list(state.keys()) for name, state in self.saved.items()}
-        if saved_keys != (keys := {name: list(part.state_dict().keys()) for name, part in parts.items()}):
-            sys.exit(f"error: the checkpoint has the parts {saved_keys}; the script has {keys}, or in another order")
+        saved_keys = [(name, key) for name, state in self.saved.items() for key in state.keys()]
+        if saved_keys != (keys := [(name, key) for name, part in parts.items() for key in part.state_dict().keys()]):
+            sys.exit(f"error: the checkpoint does not fit: {sorted({*saved_keys} ^ {*keys}) or 'the order differs'}")
         for name, part in parts.items():
             part.load_state_dict(self.saved[name])
         script, suffix = Path(__file__).resolve(), f"_{self.global_step:012}" if self.resumed else ""
         shutil.copyfile(script, self.folder / f"{script.stem}{suffix}.py")
-        git = subprocess.getoutput(f"git -C '{script.parent}' describe --always --dirty --abbrev=40 --exclude='*'")
+        commit = subprocess.getoutput(f"git -C '{script.parent}' describe --always --dirty --abbrev=40 2>{os.devnull}")
         about = {"script": script.name, "command": sys.argv, "args": vars(self.args), "device": str(device)}
-        about |= {"commit": git, "versions": {p.name: p.version for p in importlib.metadata.distributions()}}
+        about |= {"commit": commit, "versions": {p.name: p.version for p in importlib.metadata.distributions()}}
         (self.folder / f"run{suffix}.json").write_text(json.dumps(about, indent=2))
         print(f"{self.folder}: training on {device}; Ctrl-C stops, --resume {self.folder} continues", flush=True)
         for number in self.signals:
