@@ -345,7 +345,8 @@ def test_the_loss_sees_the_states_of_the_rollout(name, made, tmp_path):
         return loss(agent, minibatch, *rest)
 
     with patched((script.module, "ppo_loss", record)):
-        options = f"{IDEAS[name]} --num-envs 4 --total-timesteps 1024 --update-epochs 1 --learning-rate 0 --bootstrap-truncated"
+        options = f"{IDEAS[name]} --num-envs 4 --total-timesteps 1024 --update-epochs 1 --learning-rate 0"
+        options += " --bootstrap-truncated"
         run = train(script, options, tmp_path)
     assert max(seen) < 1e-5 and len(scalars(run)["charts/episodic_return"]) >= 4
 
