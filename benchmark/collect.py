@@ -205,8 +205,7 @@ def read_ppo2(run, about):
     monitors = sorted(run.glob("*.monitor.csv"))
     if len(monitors) != int(about["args"].get("num_env", 1)):
         raise Broken(f"{len(rows)} updates and {len(monitors)} monitors")
-    names = {"step": "misc/total_timesteps", "seconds": "misc/time_elapsed"} | UPDATES
-    episodes = []
+    names, episodes = {"step": "misc/total_timesteps", "seconds": "misc/time_elapsed"} | UPDATES, []
     for path in monitors:
         with path.open() as file:
             next(file)  # a comment
@@ -263,9 +262,13 @@ def collect(run, results, machine="unknown"):
     return f"collected: {run}: {about['steps']}{part} steps, {len(episodes['step'])} episodes{replaced}"
 
 
-def reason(error):
-    """What to say of a run that could not be read."""
-    return str(error) if isinstance(error, Broken) else f"{type(error).__name__}: {error}"
+def attempt(function, *args):
+    """(what a function of a run gives, None), or (None, why the run cannot be read): others are read all the same."""
+    try:
+        return function(*args), None
+    except Exception as error:
+        why = str(error) if isinstance(error, Broken) else f"{type(error).__name__}: {error}"
+        return None, f"left out: {args[0]}: {why}"
 
 
 def main():
@@ -275,11 +278,9 @@ def main():
     parser.add_argument("--machine", default="unknown", help="what made the runs, where they do not say")
     args, broken = parser.parse_args(), 0
     for run in args.runs:
-        try:
-            print(collect(run, args.results, args.machine), flush=True)
-        except Exception as error:  # whatever is wrong with one run, the others are collected
-            broken += 1
-            print(f"broken, left out: {run}: {reason(error)}", flush=True)
+        said, why = attempt(collect, run, args.results, args.machine)
+        print(said or f"broken, {why}", flush=True)
+        broken += said is None
     return broken > 0
 
 

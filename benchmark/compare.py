@@ -17,7 +17,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmark.collect import describe, read, reason, typed  # noqa: E402
+from benchmark.collect import attempt, describe, read, typed  # noqa: E402
 from benchmark.curves import WINDOW, together  # noqa: E402
 from benchmark.report import Run, compare, mean_and_spread, p_value  # noqa: E402
 
@@ -35,12 +35,10 @@ def found_in(folder):
     """({environment: {whole name: [(run, about), ...]}} of a folder's runs, lines on what is broken)."""
     experiments, broken = {}, []
     for run in sorted(path for path in folder.iterdir() if path.is_dir()):
-        try:
-            about = describe(run)
-        except Exception as error:  # whatever is wrong with one run, the others are compared
-            broken.append(f"left out: {run}: {reason(error)}")
-            continue
-        experiments.setdefault(about["env_id"], {}).setdefault(names_of(about)[-1], []).append((run, about))
+        about, why = attempt(describe, run)
+        if about:
+            experiments.setdefault(about["env_id"], {}).setdefault(names_of(about)[-1], []).append((run, about))
+        broken += [why] if why else []
     return experiments, broken
 
 
@@ -59,10 +57,9 @@ def read_all(runs):
     """({seed: Run}, lines on what is left out): of two runs of a seed the one that got further, or else the newer."""
     by_seed, lines = {}, []
     for folder, about in runs:
-        try:
-            tables = read(folder, about)
-        except Exception as error:  # whatever is wrong with one run, the others are compared
-            lines.append(f"left out: {folder}: {reason(error)}")
+        tables, why = attempt(read, folder, about)
+        if why:
+            lines.append(why)
             continue
         one = Run(about, *({name: np.array(column) for name, column in table.items()} for table in tables))
         other = by_seed.get(about["seed"], one)

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import tyro
+from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -60,10 +61,7 @@ def win_rate(script, agent, other, args, games):
 def tournament(script, agents, args, games, seed):
     """Wins [P, P] of the agents, of which None plays at random, in `games` games of each pair."""
     wins = np.zeros((len(agents), len(agents)))
-    pairs = [(i, j) for i, j in itertools.combinations(range(len(agents)), 2)]
-    for number, (i, j) in enumerate(pairs):
-        if sys.stderr.isatty():
-            print(f"\rpair {number + 1} of {len(pairs)}", end="", file=sys.stderr, flush=True)
+    for i, j in tqdm(list(itertools.combinations(range(len(agents)), 2)), unit=" pairs"):
         for one, other in [(j, i), (i, j)]:
             if agents[one] is None:  # a random player has seat 1
                 one, other = other, one
@@ -82,27 +80,23 @@ def main():
     if not files or args.games < 2 or args.games % 2 or args.players < 1:
         sys.exit(f"error: {args.run} must have a checkpoint_*.pt, --games be even, --players at least 1")
     torch.set_num_threads(1)
-    chosen = sorted({round(i) for i in np.linspace(len(files) - 1, 0, args.players)})
-    loaded = [enjoy.load(files[i]) for i in chosen]
-    script = enjoy.import_script(loaded[-1][0]["script"], args.run)
-    if not hasattr(script, "Seats"):
-        sys.exit(f"error: {args.run} is no run of a game of two: {loaded[-1][0]['script']} has no Seats")
-    agents = [None]
-    for state, _ in loaded:
-        envs, agent = enjoy.rebuild(script, state, None, capture_video=False)
-        envs.close()
-        agents.append(agent)
-    options = script.Args(**loaded[-1][0]["args"])
+    agents, steps = [None], ["random"]
+    for i in sorted({round(i) for i in np.linspace(len(files) - 1, 0, args.players)}):
+        script, options, state, _ = enjoy.load(files[i])
+        if not hasattr(script, "Seats"):
+            sys.exit(f"error: {args.run} is no run of a game of two: {state['script']} has no Seats")
+        with contextlib.closing(enjoy.make_envs(script, options, state, capture_video=False)) as envs:
+            agents.append(enjoy.Player(script, options, state, envs).agent)
+        steps.append(f"{state['global_step']:,}")
     options = dataclasses.replace(options, env_id=args.env_id or options.env_id)
     wins = tournament(script, agents, options, args.games, args.seed)
     rates = wins / args.games
     print(f"{options.env_id}, {args.games} games of each pair. A draw is half a win.\n")
     print("| steps | rating | wins against random | against the one before | against the last |\n|---|---|---|---|---|")
     for player, rating in enumerate(ratings(wins)):
-        steps = f"{loaded[player - 1][0]['global_step']:,}" if player else "random"
-        cells = [0, player - 1, len(agents) - 1]
-        shown = [f"{rates[player, other]:.1%}" if other >= 0 and other != player else "" for other in cells]
-        print(f"| {steps} | {rating:.0f} | {' | '.join(shown)} |")
+        others = [0, player - 1, len(agents) - 1]
+        shown = [f"{rates[player, other]:.1%}" if other >= 0 and other != player else "" for other in others]
+        print(f"| {steps[player]} | {rating:.0f} | {' | '.join(shown)} |")
 
 
 if __name__ == "__main__":

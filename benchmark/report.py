@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmark.collect import typed  # noqa: E402
-from benchmark.curves import COLORS, GRAY, WINDOW, drawing, plot, together  # noqa: E402, F401
+from benchmark.curves import COLORS, GRAY, WINDOW, drawing, plot  # noqa: E402
 
 # Our scripts in the order of the report, and which runs of ppo2 they repeat.
 PAIRS = {
@@ -39,19 +39,22 @@ PICTURED = [
     ("ppo_atari_lstm", "BreakoutNoFrameskip-v4"), ("ppo_procgen", "starpilot"),
     ("ppo_multidiscrete_mask", "MicrortsMining-v1"),
 ]  # fmt: skip
-SHORT_TABLE = [*PICTURED, ("ppo_continuous_action", "Hopper-v4"), ("ppo_continuous_action", "Walker2d-v4")]
+SHORT_TABLE = [
+    ("ppo", "CartPole-v1"), ("ppo_continuous_action", "HalfCheetah-v4"), ("ppo_continuous_action", "Hopper-v4"),
+    ("ppo_continuous_action", "Walker2d-v4"), ("ppo_atari", "BreakoutNoFrameskip-v4"),
+]  # fmt: skip
 METRICS = {
     "length": "episode length", "policy_loss": "policy loss", "value_loss": "value loss", "entropy": "entropy",
     "approx_kl_ppo2": "approximate KL", "clipfrac": "clip fraction", "explained_variance": "explained variance",
     "SPS": "steps per second",
 }  # fmt: skip
 SAME_IDEA = {"total_timesteps", "bf16", "compile"}  # options with which a script is still compared as itself
-# "Best-reported performance of PPO in popular RL libraries" of the blog post on PPO's implementation details (Huang et
-# al., 2022), in its words and numbers; what it reports of ppo2 (ea25b9e) by environment.
-with open(Path(__file__).with_name("other_libraries.csv")) as file:
-    (_, _, *GAMES), *POST = csv.reader(file)
-IDS = [f"{game}{'NoFrameskip' if game in GAMES[:3] else ''}-v4" for game in GAMES]
-PUBLISHED = dict(zip(IDS, POST[2][2:], strict=True))
+# What the blog post on PPO's implementation details (Huang et al., 2022) reports of ppo2 (ea25b9e).
+PUBLISHED = {
+    "BreakoutNoFrameskip-v4": (409.265, 30.98), "PongNoFrameskip-v4": (20.59, 0.40),
+    "BeamRiderNoFrameskip-v4": (2627.96, 625.751), "Hopper-v4": (2448.73, 596.13),
+    "Walker2d-v4": (3142.24, 982.25), "HalfCheetah-v4": (2148.77, 1166.023),
+}  # fmt: skip
 # {game: (score of random play, score of a human)}, by which Atari scores are usually normalised; benchmark/README.md.
 with open(Path(__file__).with_name("atari_human.csv")) as file:
     HUMAN = {row["game"]: (float(row["random"]), float(row["human"])) for row in csv.DictReader(file)}
@@ -109,13 +112,19 @@ class Experiment(NamedTuple):
     def name(self):
         return " ".join([f"{self.script}.py", *map(typed, self.options.items())])
 
+    def shown(self, *hidden, quote=""):
+        """ " --bf16 --num-envs 32", its options but the hidden ones; "at first" where a resume changed one."""
+        texts = (typed(option) for option in self.options.items() if option[0] not in hidden)
+        texts = (re.sub(r"( True)?(, from step \d+ [^ ,]+)+", " at first", text) for text in texts)
+        return "".join(f" {quote}{text}{quote}" for text in texts)
+
     @property
     def title(self):
         return f"{self.env_id} · {self.name}"
 
     @property
     def published(self):
-        """ppo2's score in the post, or None."""
+        """(mean, spread) of ppo2's score in the post, or None."""
         return PUBLISHED.get(self.env_id) if self.script in ("ppo_atari", "ppo_continuous_action") else None
 
     @property
@@ -255,20 +264,6 @@ def median(*samples, axis=-1):
     return np.median([sample.mean(axis=axis) for sample in samples], axis=0)
 
 
-def human_scores(experiments):
-    """{(script and options, steps): {game: scores of finished runs, float64 [runs]}} on Atari games, normalised.
-
-    0 is the score of random play and 1 that of a human."""
-    found = defaultdict(dict)
-    for one in experiments:
-        game = re.sub(r"^ALE/|(NoFrameskip)?-v\d+$", "", one.env_id)
-        finished = [run for run in one.ours if run.finished]
-        if game in HUMAN and finished:
-            random, human = HUMAN[game]
-            found[one.name, one.steps][game] = (scores(finished) - random) / (human - random)
-    return dict(found)
-
-
 # TEXT
 
 
@@ -298,19 +293,11 @@ def mean_and_spread(runs):
     return f"{number(values.mean())}{spread} ({len(values)})"
 
 
-def iqm_and_interval(runs):
-    """ "479 [467, 490]", or without the interval where there are fewer than 5 runs."""
-    if not runs:
-        return ""
-    bounds, middle = interval((scores(runs),), iqm), iqm(scores(runs))
-    return number(middle) + (f" [{number(bounds[0], middle)}, {number(bounds[1], middle)}]" if bounds else "")
-
-
 def published(experiment):
     """ "published: 409 ± 31", or empty."""
     if experiment.published is None:
         return ""
-    mean, spread = map(float, experiment.published.split(" ± "))
+    mean, spread = experiment.published
     return f"published: {number(mean)} ± {number(spread, mean)}"
 
 
@@ -324,9 +311,9 @@ def score_table(experiments):
     """The lines of a table of scores in Markdown."""
     lines = ["| script | environment | steps | ours | `ppo2` | difference |", "|---|---|---|---|---|---|"]
     for one in experiments:
-        options = "".join(f" `{typed(option)}`" for option in one.options.items())
+        options = one.shown(quote="`")
         ppo2 = "; ".join(filter(None, [mean_and_spread(one.ppo2), published(one)]))
-        cells = [f"`{one.script}.py`{options}", one.env_id, one.steps, mean_and_spread(one.done), ppo2, difference(one)]
+        cells = f"`{one.script}.py`{options}", one.env_id, one.steps, mean_and_spread(one.done), ppo2, difference(one)
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 
@@ -363,11 +350,9 @@ def picture(experiments, path):
             axes = figure.add_subplot(-(-len(panels) // 3), 3, i + 1)
             plot(axes, sides_of(one))
             if one.published is not None and not one.ppo2:
-                score = float(one.published.split()[0])
-                axes.axhline(score, color=COLORS["ppo2"], linestyle="--", linewidth=1.2, label="ppo2, published")
-            others = "".join(f" {typed(option)}" for option in one.options.items() if option[0] != "total_timesteps")
-            others = re.sub(r"( True)?(, from step \d+ [^ ,]+)+", " at first", others)  # changed at a resume
-            axes.set_title(f"{one.env_id}\n{one.script}.py{others}, {one.steps}", linespacing=1.3)
+                line = {"color": COLORS["ppo2"], "linestyle": "--", "linewidth": 1.2}
+                axes.axhline(one.published[0], **line, label="ppo2, published")
+            axes.set_title(f"{one.env_id}\n{one.script}.py{one.shown('total_timesteps')}, {one.steps}", linespacing=1.3)
             axes.legend(frameon=False, fontsize=7.5)
         figure.supxlabel("steps", fontsize=8.5, color=GRAY)
         figure.supylabel(f"mean return of the last {WINDOW} episodes", fontsize=8.5, color=GRAY)
@@ -398,36 +383,27 @@ def score_rows(experiments):
     for one in experiments:
         found = compared(one)
         ppo2 = " ".join(filter(None, [mean_and_spread(one.ppo2), published(one)]))
-        cells = [one.env_id, one.name, one.steps, mean_and_spread(one.done), iqm_and_interval(one.done), ppo2]
-        yield [*cells, iqm_and_interval(one.ppo2), difference(one), p_value(found.p) if found else ""]
-
-
-def post_rows(experiments):
-    """The post's table, and below it what was measured here for the same games and robots."""
-    same = {env_id: one for env_id in IDS for script in ("ppo_continuous_action", "ppo_atari")
-            if (one := chosen(experiments, script, env_id)) and "total_timesteps" not in one.options}  # fmt: skip
-    rows = [list(row) for row in POST]
-    for side, name in (("ppo2", "ppo2 (ea25b9e), run here, 1M steps"), ("done", "ours, run here, MuJoCo 1M steps")):
-        cells = []
-        for env_id in IDS:
-            runs = getattr(same[env_id], side) if env_id in same else []
-            stopped = "" if all(run.finished for run in runs) else f" after {same[env_id].steps}"
-            cells.append(mean_and_spread(runs) + stopped if runs else "-")
-        rows += [[name, "v4", *cells]] if set(cells) != {"-"} else []
-    return rows
+        cells = [one.env_id, one.name, one.steps, mean_and_spread(one.done), ppo2, difference(one)]
+        yield [*cells, p_value(found.p) if found else ""]
 
 
 def human_rows(experiments):
-    """(rows over all games, rows of each game) of human-normalised scores."""
-    summary, by_game = [], []
-    for (name, steps), games in human_scores(experiments).items():
+    """(rows over all games, rows of each game) of the scores of finished runs on Atari games, human-normalised: 0 is
+    the score of random play and 1 that of a human."""
+    found, summary, by_game = defaultdict(dict), [], []
+    for one in experiments:
+        game = re.sub(r"^ALE/|(NoFrameskip)?-v\d+$", "", one.env_id)
+        finished = [run for run in one.ours if run.finished]
+        if game in HUMAN and finished:
+            random, human = HUMAN[game]
+            found[one.name, one.steps][game] = normalized = (scores(finished) - random) / (human - random)
+            by_game.append([game, one.name, one.steps, f"{normalized.mean():.2f} ({len(finished)})"])
+    for (name, steps), games in found.items():
         row = [name, steps, len(games)]
         for statistic in (median, pooled):
             bounds = interval(list(games.values()), statistic)
-            value = f"{statistic(*games.values()):.2f}"
-            row.append(value + (f" [{bounds[0]:.2f}, {bounds[1]:.2f}]" if bounds else ""))
+            row.append(f"{statistic(*games.values()):.2f}" + (" [{:.2f}, {:.2f}]".format(*bounds) if bounds else ""))
         summary += [row] if len(games) > 1 else []
-        by_game += [[game, name, steps, f"{each.mean():.2f} ({len(each)})"] for game, each in games.items()]
     return summary, sorted(by_game)
 
 

@@ -34,7 +34,7 @@ SETTINGS = {
     "Envpool": "ppo_atari_envpool.py --env-id Breakout-v5",
 }
 HAVE_PEER = ("ppo.py", "ppo_continuous_action.py", "ppo_atari.py", "ppo_atari_envpool.py")
-GOLDEN = ["-n", "0", "-q", "-k", "forward or statistics or gradients or first_step or three_steps or trace"]
+GOLDEN = ["pytest", "tests/test_golden.py", "-n", "0", "-q"]
 WARMUP = 2  # updates that are not counted: memory is allocated in them, and --compile compiles
 
 
@@ -172,53 +172,49 @@ def measure_peer(script, updates, args):
 
 def find_peer():
     """The Python that has Stable-Baselines3; its environment is made where there is none."""
-    if "SB3_PYTHON" in os.environ:
-        return os.environ["SB3_PYTHON"]
     folder = ROOT / ".venv-sb3"
-    if not (folder / "stamp").exists():
+    if "SB3_PYTHON" not in os.environ and not (folder / "stamp").exists():
         print(f"installing {SB3[0]} into {folder}", flush=True)
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
         pip = [folder / "bin/python", "-m", "pip", "install", "-q", "-c", ROOT / "constraints.txt"]
         subprocess.run([*pip, *SB3], check=True)
         (folder / "stamp").touch()
-    return folder / "bin/python"
+    return os.environ.get("SB3_PYTHON", folder / "bin/python")
 
 
-def run(script, updates, options, ranks=0, peer=None, args=None):
+def run(script, updates, options, ranks=0, peer=None):
     """What measure() finds in a process, or so many ranks, and a folder of its own; {"error": its last line} where that
     fails. Of ranks the seconds are the slowest one's, the share of collectives is the mean and CPU time the sum."""
-    words = [__file__, "--measure", script, str(updates), *(["--peer", json.dumps(args)] if peer else options)]
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks else []
+    words = "--peer" if peer else "--measure", script, str(updates)
+    command = [str(peer or sys.executable), *launcher, __file__, *words]
     environment = ({"OMP_NUM_THREADS": "1"} if ranks else {}) | os.environ
     with tempfile.TemporaryDirectory() as folder:
-        command = [str(peer or sys.executable), *launcher, *words]
-        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+        done = subprocess.run([*command, *options], cwd=folder, env=environment, capture_output=True, text=True)
     found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"steps"')]
     if done.returncode or len(found) != max(ranks, 1):
-        said = [line for line in done.stderr.splitlines() if "rror: " in line] or done.stderr.strip().splitlines()
-        return {"error": (said or [f"status {done.returncode}"])[-1]}
-    first = found[0] | {"seconds": max(each["seconds"] for each in found), "cpu": sum(each["cpu"] for each in found)}
+        said = [line for line in done.stderr.splitlines() if "rror: " in line] or [f"status {done.returncode}"]
+        return {"error": said[-1].removeprefix("error: ").replace("|", "/")}
+    found[0] |= {"seconds": max(each["seconds"] for each in found), "cpu": sum(each["cpu"] for each in found)}
     if ranks:
-        first["collectives"] = statistics.mean(each["collectives"] for each in found)
-    return first | {"speed": first["steps"] / first["seconds"], "by_cpu": first["steps"] / first["cpu"]}
+        found[0]["collectives"] = statistics.mean(each["collectives"] for each in found)
+    return found[0] | {"speed": found[0]["steps"] / found[0]["seconds"], "by_cpu": found[0]["steps"] / found[0]["cpu"]}
 
 
 def settings(options):
     """[(what, script, its options, ranks), ...] of the command line."""
-    found = []
     for setting in options.settings:
         name, *more = shlex.split(setting)
         script, *words = shlex.split(SETTINGS.get(name, name)) + more
         for ranks in options.ranks or [0]:
-            found.append((f"{setting}, {ranks} ranks" if ranks else setting, script, words, ranks))
-    return found
+            yield f"{setting}, {ranks} ranks" if ranks else setting, script, words, ranks
 
 
 def cells(runs, base, ranks):
     """{column: text} of a setting's repeats, [(ours, Stable-Baselines3's or None), ...]; `base` are (the repeats, how
     many ranks) with which the efficiency of more ranks is compared."""
     if error := next((each["error"] for pair in runs for each in pair if each and "error" in each), None):
-        return {"result": f"error: {error.removeprefix('error: ').replace('|', '/')}"}
+        return {"result": f"error: {error}"}
     ours, peers = [pair[0] for pair in runs], [pair[1] for pair in runs if pair[1]]
     shown = {"N": str(ours[0]["envs"]), "steps/s": f"{statistics.median(each['speed'] for each in ours):,.0f}"}
     if peers:
@@ -227,34 +223,34 @@ def cells(runs, base, ranks):
             shown[column] = f"{statistics.median(a[key] / b[key] for a, b in zip(ours, peers, strict=True)):.2f}"
     if ranks and "error" not in base[0][0]:
         ratios = [a["speed"] / b[0]["speed"] * base[1] / ranks for a, b in zip(ours, base[0], strict=True)]
-        shown |= {"efficiency": f"{statistics.median(ratios):.0%}"}
+        shown["efficiency"] = f"{statistics.median(ratios):.0%}"
     for key in ("environment", "inference", "learning", *(["collectives"] if ranks else [])):
         if key in ours[0]:
             shown[key] = f"{statistics.median(each[key] for each in ours):.0%}"
-    shown["GPU memory, MiB"] = f"{ours[0]['memory']:,.0f}" if ours[0]["memory"] else ""
+    shown |= {"GPU memory, MiB": f"{ours[0]['memory']:,.0f}"} if ours[0]["memory"] else {}
     if len(ours) > 1 and "weights" in ours[0]:
         shown["result"] = "the same" if len({each.get("weights") for each in ours}) == 1 else "differ"
     return shown
 
 
-def table(rows):
-    """Rows [(what, {column: text}), ...] in Markdown, without the columns that are empty."""
-    names = dict.fromkeys(name for _, row in rows for name in row)
-    names = [name for name in names if any(row.get(name) for _, row in rows)]
-    lines = [f"| {' | '.join(['setting', *names])} |", f"|---|{'---:|' * len(names)}"]
-    return "\n".join([*lines, *(f"| {' | '.join([what, *(row.get(n, '') for n in names)])} |" for what, row in rows)])
-
-
-def about(options, runs):
-    """What the timings were made on, in a paragraph."""
+def report(options, found):
+    """The lines of a table in Markdown, and a paragraph on what the timings were made on."""
     from benchmark.sweep import machine
 
+    rows, bases = [], {}
+    for what, script, words, ranks in settings(options):
+        base = bases.setdefault((script, *words), (found[what], ranks))  # the first number of ranks
+        rows.append((what, cells(found[what], base, ranks)))
+    names = dict.fromkeys(name for _, row in rows for name in row)
+    lines = [f"| {' | '.join(['setting', *names])} |", f"|---|{'---:|' * len(names)}"]
+    lines += [f"| {' | '.join([what, *(row.get(name, '') for name in names)])} |" for what, row in rows]
     commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True).stdout
-    words = [f"Medians of {options.repeats} repeats of {options.updates} updates, {time.strftime('%Y-%m-%d %H:%M')}"]
-    words += [f"commit {commit.strip() or 'unknown'}", f"load {os.getloadavg()[0]:.1f}"]
-    words += [f"{name} {value}" for name, value in machine(1).items() if value and name != "runs_at_once"]
-    found = {name: value for each in runs if each and "versions" in each for name, value in each["versions"].items()}
-    return ", ".join([*words, *(f"{name} {value}" for name, value in found.items())]) + "."
+    about = [f"Medians of {options.repeats} repeats of {options.updates} updates, {time.strftime('%Y-%m-%d %H:%M')}"]
+    about += [f"commit {commit.strip() or 'unknown'}", f"load {os.getloadavg()[0]:.1f}"]
+    versions = {k: v for runs in found.values() for pair in runs for each in pair if each
+                for k, v in each.get("versions", {}).items()}  # fmt: skip
+    about += [f"{name} {value}" for name, value in (machine(1) | versions).items() if value and name != "runs_at_once"]
+    return [*lines, "", f"{', '.join(about)}."]
 
 
 def main():
@@ -270,8 +266,7 @@ def main():
     if options.check:
         scripts = sorted(path.name for path in ROOT.glob("*ppo*.py")) + ["impala_atari_cleanba.py"]
         options.settings, options.repeats, options.no_sb3 = options.settings or scripts, 2, True
-        command = [sys.executable, "-m", "pytest", "tests/test_golden.py", *GOLDEN]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        done = subprocess.run([sys.executable, "-m", *GOLDEN], cwd=ROOT, capture_output=True, text=True)
         lines = [f"Golden tests: {(done.stdout.strip() or 'error').splitlines()[-1].strip('= ')}.", ""]
     out = options.out or Path("runs", time.strftime("speed-%Y%m%d-%H%M%S"))
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -280,27 +275,21 @@ def main():
         for what, script, words, ranks in settings(options):
             ours, peer = run(script, options.updates, words, ranks), None
             if script in HAVE_PEER and not options.no_sb3 and not ranks and "error" not in ours:
-                peer = run(script, options.updates, words, peer=find_peer(), args=ours["args"])
+                peer = run(script, options.updates, [json.dumps(ours["args"])], peer=find_peer())
             found.setdefault(what, []).append((ours, peer))
             beside = f", SB3 {peer.get('speed', 0):,.0f}" if peer else ""
             print(f"{what}: {ours.get('error') or format(ours['speed'], ',.0f') + ' steps/s'}{beside}", flush=True)
-    rows, bases = [], {}
-    for what, script, words, ranks in settings(options):
-        base = bases.setdefault((script, *words), (found[what], ranks))  # the first number of ranks
-        rows.append((what, cells(found[what], base, ranks)))
-    lines += [table(rows), "", about(options, [each for runs in found.values() for pair in runs for each in pair])]
+    lines += report(options, found)
     out.with_suffix(".json").write_text(json.dumps(found, indent=1))
     out.with_suffix(".md").write_text("\n".join([*lines, ""]))
     print(*lines, out.with_suffix(".md"), sep="\n")
-    sys.exit(any(" error: " in line or " failed" in line for line in lines))
+    sys.exit(any("| error: " in line or " failed" in line for line in lines))
 
 
 if __name__ == "__main__":
-    if "--measure" in sys.argv[1:2]:
-        _, _, script, updates, *rest = sys.argv
-        if rest[:1] == ["--peer"]:
-            measure_peer(script, int(updates), SimpleNamespace(**json.loads(rest[1])))
-        else:
-            measure(script, int(updates), rest)
+    if sys.argv[1:2] == ["--measure"]:
+        measure(sys.argv[2], int(sys.argv[3]), sys.argv[4:])
+    elif sys.argv[1:2] == ["--peer"]:
+        measure_peer(sys.argv[2], int(sys.argv[3]), SimpleNamespace(**json.loads(sys.argv[4])))
     else:
         main()

@@ -29,7 +29,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmark.collect import NOT_OPTIONS, collect, newest_step, reason, result_file, resumes, short  # noqa: E402
+from benchmark.collect import NOT_OPTIONS, attempt, collect, newest_step, result_file, resumes, short  # noqa: E402
 from recipes.__main__ import apply, recipes  # noqa: E402
 
 
@@ -75,8 +75,8 @@ class Ours:
         spec.loader.exec_module(module := importlib.util.module_from_spec(spec))
         self.script, self.default = self.file.stem, dataclasses.asdict(module.Args())
         self.args = dataclasses.asdict(tyro.cli(module.Args, args=self.options))
-        others = {key: self.args[key] for key in sorted(self.args.keys() - NOT_OPTIONS)}
-        others = {key: value for key, value in others.items() if value != self.default[key]}
+        changed = sorted(key for key in self.args.keys() - NOT_OPTIONS if self.args[key] != self.default[key])
+        others = {key: self.args[key] for key in changed}
         about = {"env_id": self.args["env_id"], "script": self.script, "seed": seed, "options": others, "ours": True}
         self.result = results and result_file(results, about)
         name = [about["env_id"], self.script, str(seed), str(self.args["total_timesteps"])]
@@ -93,11 +93,9 @@ class Ours:
         files = [self.file, *(found[name].file for name in names)]
         for name in names:
             text = apply(found[name], text)
-        git = {"cwd": ROOT, "capture_output": True, "text": True}
-        changed = subprocess.run(["git", "status", "--porcelain", "--", *files], **git)
-        head = subprocess.run(["git", "rev-parse", "HEAD"], **git).stdout.strip()
-        commit = head if changed.returncode == 0 and not changed.stdout else None
-        self.about = {"recipe": " + ".join(f"recipes/{name}.diff" for name in names), "commit": commit}
+        commit = subprocess.getoutput(f"git -C '{ROOT}' describe --always --dirty --abbrev=40 --exclude='*'")
+        recipe = " + ".join(f"recipes/{name}.diff" for name in names)
+        self.about = {"recipe": recipe, "commit": commit if re.fullmatch("[0-9a-f]{40}", commit) else None}
         script = self.folder / "build" / f"{'+'.join(file.stem for file in files)}.py"
         script.parent.mkdir(parents=True, exist_ok=True)
         if not script.exists() or script.read_text() != text:
@@ -211,12 +209,10 @@ def finish(run, status, about):
     if folder := run.run():
         (folder / "sweep.json").write_text(json.dumps({"machine": about} | run.about, indent=2))
     if run.results and not status:
-        try:
-            print(collect(folder, run.results), flush=True)
-        except Exception as error:  # whatever is wrong with one run, the others are made
-            print(f"broken, left out: {folder}: {reason(error)}", flush=True)
-            return 1
-    return int(status != 0)
+        said, why = attempt(collect, folder, run.results)
+        print(said or f"broken, {why}", flush=True)
+        return said is None
+    return status != 0
 
 
 def main(lines, words=()):

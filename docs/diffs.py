@@ -161,12 +161,11 @@ def size(name, parent):
 
 def best(experiments):
     """{script: "CartPole-v1, 500k: 486 ± 12 (10)"}, the first score in the report's order."""
-    from benchmark.report import mean_and_spread, typed
+    from benchmark.report import mean_and_spread
 
     found = {}
     for one in experiments:
-        options = (option for option in one.options.items() if option[0] not in ("total_timesteps", "exp_name"))
-        what = " ".join([one.env_id, *(f"`{typed(option)}`" for option in options)])
+        what = one.env_id + one.shown("total_timesteps", "exp_name", quote="`")
         found.setdefault(one.script, f"{what}, {one.steps}: {mean_and_spread(one.done)}")
     return found | SCORES
 

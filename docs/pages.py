@@ -23,6 +23,7 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import DiffLexer, PythonLexer
 
 from benchmark import report
+from benchmark.curves import together
 from docs import diffs
 from docs.diffs import DETAILS, KINDS, MARK, ROOT
 from recipes.__main__ import recipes
@@ -259,11 +260,11 @@ def report_values(results, output):
         environments.setdefault(one.env_id, []).append((one.name, one.ours))
     several = {env_id: sides for env_id, sides in environments.items() if len(sides) > 1}
     for number, (env_id, sides) in enumerate(several.items()):
-        report.together({env_id: sides}, output / f"together-{number}.svg")
+        together({env_id: sides}, output / f"together-{number}.svg")
     summary, by_game = report.human_rows(experiments)
     values = {
         "together": report.all_together(experiments), "scores": [*report.score_rows(experiments)],
-        "left_out": report.left_out(found, experiments), "post": report.post_rows(experiments), "games": report.GAMES,
+        "left_out": report.left_out(found, experiments),
         "summary": summary, "by_game": by_game, "several": list(several), "sections": sections,
         "runs": [*report.run_rows(found)],
     }  # fmt: skip

@@ -1,5 +1,6 @@
 """benchmark/: sweeps go on where they were stopped, no run is dropped in silence, tables are those of the results."""
 
+import contextlib
 import csv
 import importlib
 import json
@@ -190,16 +191,32 @@ SWEEPS = sorted((ROOT / "benchmark").glob("*/*.sh")) + sorted((ROOT / "benchmark
 
 
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_a_sweep_lists_its_runs(path):
-    """Each with every seed; a task of a Slurm array is one of them, and there is none beyond the last."""
-    status, output, _ = finish(start_sweep(path.relative_to(ROOT / "benchmark"), LIST=1, SEEDS="1 5"))
-    lines = output.splitlines()
-    assert status == 0 and len(lines) == len(set(lines)) > 1 and lines[0].endswith(" (seed 1)")
-    assert {line.split()[0] for line in lines} <= {f"{name}.py" for name in report.PAIRS} | set(report.PAIRS.values())
-    if path.name == "atari.sh" and path.parent.name == "ours":
-        for task, said in ((3, (0, lines[3])), (len(lines), (1, ""))):
-            process = start_sweep("slurm.sh", path, LIST=1, SEEDS="1 5", SLURM_ARRAY_TASK_ID=task)
-            assert (process.wait(), process.stdout.read().strip()) == said
+def test_a_sweep_has_its_lines(path, tmp_path):
+    """Of scripts and recipes that are there; sweep.py reads them from its input."""
+    (tmp_path / "python").write_text("#!/bin/sh\necho $RESULTS\ncat\n")
+    (tmp_path / "python").chmod(0o755)
+    status, output, _ = finish(start_sweep(path.relative_to(ROOT / "benchmark"), PYTHON=tmp_path / "python"))
+    _, *lines = output.splitlines()
+    assert status == 0 and len(lines) == len(set(lines)) > 0
+    for line in lines:
+        script, names, _ = sweep.parts(line)
+        assert script.removesuffix(".py") in report.PAIRS or script in report.PAIRS.values()
+        assert all([*ROOT.glob(f"recipes/{name}.diff")] for name in names)
+
+
+def test_a_sweep_lists_its_runs(monkeypatch, capsys):
+    """Each with every seed, of the lines that have all words; a task of a Slurm array is one of them."""
+    lines = ["ppo.py --env-id A-v0", "ppo.py --bf16 --env-id A-v0", "ppo_shared.py --env-id A-v0"]
+    for name, value in {"LIST": "1", "SEEDS": "1 5"}.items():
+        monkeypatch.setenv(name, value)
+    assert sweep.main(lines, ["ppo.py"]) == 0
+    assert capsys.readouterr().out.splitlines() == [f"{line} (seed {seed})" for seed in (1, 5) for line in lines[:2]]
+    for task, said in (("3", f"{lines[0]} (seed 5)\n"), ("6", "")):
+        monkeypatch.setenv("TASK", task)
+        with pytest.raises(SystemExit, match="error: ") if not said else contextlib.nullcontext():
+            sweep.main(lines)
+        assert capsys.readouterr().out == said
+    assert 'TASK="$SLURM_ARRAY_TASK_ID"' in (ROOT / "benchmark/slurm.sh").read_text()
 
 
 BASELINES = """#!/usr/bin/env python3
@@ -420,14 +437,16 @@ def made(about, score):
 
 
 def test_the_run_that_came_furthest_stands_for_those_that_were_stopped():
-    """In its experiment's score, and in the post's table also for an experiment with --bf16."""
+    """In its experiment's score, and of several experiments with --bf16 and without."""
     def experiment(options, **scores):
         runs = [made({"steps": int(steps[1:]), "steps_wanted": 10_000_000}, score) for steps, score in scores.items()]
         return report.Experiment("ppo_atari", "BreakoutNoFrameskip-v4", options, runs, [])
 
     far = experiment({"bf16": True}, _5000000=200.0, _6000000=300.0)
     assert [run.score for run in far.done] == [300.0]
-    assert report.post_rows([far, experiment({}, _512000=15.0)])[-1][2] == "300 (1) after 6M of 10M"
+    near = experiment({}, _512000=15.0)
+    assert report.chosen([near, far], "ppo_atari", "BreakoutNoFrameskip-v4") is far and far.steps == "6M of 10M"
+    assert report.published(far) == "published: 409 ± 31" and report.difference(far) == ""
 
 
 def test_atari_scores_beside_humans():
@@ -438,13 +457,9 @@ def test_atari_scores_beside_humans():
              for env_id, scores in (games | {"CartPole-v1": [500.0] * 3}).items()}  # fmt: skip
     found["ours", "ppo_atari_cleanba", "Alien-v5", "{}", 2048] = [made({"steps_wanted": 2048}, 7127.7)]
     experiments = report.experiments_of(found)
-    [(name, games)] = report.human_scores(experiments).items()
-    assert name == ("ppo_atari_cleanba.py", "1k")
-    for game, values in {"Boxing": [2, 2, 2], "Breakout": [0, 1, 2], "Pong": [0, 1, 1]}.items():
-        np.testing.assert_allclose(games.pop(game), values, atol=1e-12)
-    assert not games
     [[*_, number, median, iqm]], by_game = report.human_rows(experiments)
     assert number == 3 and median.startswith("1.00 [") and iqm.startswith("1.40 [") and len(by_game) == 3
+    assert [row[3] for row in by_game] == ["2.00 (3)", "1.00 (3)", "0.67 (3)"]
     assert report.left_out(found, experiments) == []
 
 
