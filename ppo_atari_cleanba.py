@@ -6,45 +6,41 @@
 #   "envpool>=1.2,<1.2.6",
 # ]
 # ///
-"""PPO for Atari games with actors beside the learner, as in Cleanba: during an update the next one's rollout is made.
+"""PPO for Atari games with actors beside the learner, as in Cleanba: they make a rollout while the learner trains.
 
-    python ppo_atari_cleanba.py --env-id Breakout-v5 --actor-threads 2      (or under torchrun: docs/scale.md says more)
+    python ppo_atari_cleanba.py --env-id Breakout-v5 --actor-threads 2
 
-From the second update on, what trains version v of the agent was made by version v - 1, however fast either side is:
-a run can be repeated, bit for bit. Options keep their meaning: --num-envs is of all ranks and threads together.
+From the second update on, the agent's version v trains on a rollout of version v - 1 at any speed of the threads, so a
+run repeats bit for bit. --num-envs is the number of environments of all ranks and threads.
 
-A mark such as [core 5] names the implementation detail that its line carries; docs/details.md explains each.
-Read down to the end of `learn`: that is all of PPO. The rest of the file is what any run needs.
+Marks such as [core 5] name implementation details, which docs/details.md explains. PPO ends with the function `learn`.
 """
 
+import atexit
 import contextlib
 import copy
-import ctypes
 import dataclasses
 import difflib
-import gc
 import importlib.metadata
 import io
 import json
 import math
+import multiprocessing
 import os
-import random
-import re
 import shutil
 import signal
+import subprocess
 import sys
-import tempfile
-import threading
 import time
-import warnings
 import zipfile
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
+import envpool  # pip install ".[envpool]"
 import gymnasium as gym
 import numpy as np
 import torch
@@ -55,122 +51,112 @@ from torch import nn
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
-try:
-    import envpool
-except ModuleNotFoundError as error:
-    sys.exit(f"error: {error}: pip install envpool")
-
 
 @dataclasses.dataclass(frozen=True)
 class Args:
     # run
-    seed: int = 1  # seed of every random generator; environment i gets seed + i
-    exp_name: str = Path(__file__).stem  # a word in the name of the run's folder
-    runs_folder: str = "runs"  # where that folder goes
-    cuda: bool = True  # use the GPU where there is one
-    tf32: bool = False  # let a GPU round the factors of products to 10 bits: faster
-    bf16: bool = False  # compute the network up to its heads in bfloat16: fast only where the hardware has it
-    threads: int = torch.get_num_threads()  # of torch on the CPU
+    seed: int = 1  # seed of torch; environment i is seeded with seed + i
+    exp_name: str = Path(__file__).stem  # name of the experiment, a part of the name of the run's folder
+    runs_folder: str = "runs"  # folder in which the run's folder is created
+    cuda: bool = True  # use a GPU if there is one
+    tf32: bool = False  # allow TF32 on the GPU: faster, with a 10-bit mantissa
+    bf16: bool = False  # compute the network up to its heads in bfloat16; slow where the hardware does not support it
+    threads: int = torch.get_num_threads()  # number of CPU threads for torch
     compile: bool = False  # compile the gradient: faster updates after some seconds; on the CPU it needs a C++ compiler
-    track: bool = False  # log to Weights & Biases too; its variables apply (WANDB_MODE=offline, WANDB_PROJECT, ...)
-    capture_video: bool = False  # film what the agent sees of environment 0 into the run's folder
-    save_every: int = 100  # updates between checkpoints; 0: only at the end
-    resume: str | None = None  # folder of a run to go on with, or a checkpoint to start from; see the README
+    track: bool = False  # also log to Weights & Biases, which is configured by WANDB_MODE, WANDB_PROJECT, ...
+    capture_video: bool = False  # record videos of environment 0, as the agent sees it, in the run's folder
+    save_every: int = 100  # updates between checkpoints; 0 saves only the last one
+    resume: str | None = None  # the folder of a run to continue, or a checkpoint to start a new run from
     # actors
-    actor_threads: int = 1  # threads of each process that make rollouts, with as many environments each [cleanba 1]
-    actor_device: str | None = None  # where they compute: cpu, cuda:0, ...; the default is where the learner does
-    concurrency: bool = True  # make a rollout while the update before it trains, with parameters one update old
-    network: Literal["nature", "impala"] = "nature"  # of Mnih et al. (2015), or of Espeholt et al. (2018) [cleanba 8]
+    actor_threads: int = 1  # number of threads in each process that make rollouts [cleanba 1]
+    actor_device: str | None = None  # cpu, or cuda:1 for the GPU after the learner's; by default the learner's device
+    concurrency: bool = True  # make the next rollout during an update, with the parameters before it
+    network: Literal["nature", "impala"] = "nature"  # of Mnih et al. (2015), or Espeholt et al. (2018) [cleanba 8]
     # environment
-    env_id: str = "Breakout-v5"  # one of the ids <Game>-v5 of EnvPool
-    num_envs: int = 8  # environments stepped together, N
-    frame_stack: int = 4  # newest frames that an observation holds [atari 7]
-    machado: bool = False  # as Machado et al. (2018): sticky actions (0.25), the full set of 18, all lives one episode
+    env_id: str = "Breakout-v5"  # a game of EnvPool, <Game>-v5
+    num_envs: int = 8  # number of environments that are stepped together, N
+    frame_stack: int = 4  # number of frames in an observation [atari 7]
+    machado: bool = False  # protocol of Machado et al. (2018): sticky actions, all 18 actions, episodes of all lives
     # rollout
-    total_timesteps: int = 10_000_000  # environment steps in all, over all environments
-    num_steps: int = 128  # steps of each environment between two updates, M
-    gamma: float = 0.99  # discount
+    total_timesteps: int = 10_000_000  # number of steps in total, over all environments
+    num_steps: int = 128  # number of steps of each environment between two updates, M
+    gamma: float = 0.99  # discount factor
     gae_lambda: float = 0.95  # lambda of generalized advantage estimation
-    bootstrap_truncated: bool = False  # value the state where a time limit cuts an episode; ppo2: an end like any other
+    bootstrap_truncated: bool = False  # bootstrap at a time limit; ppo2 treats it as a terminal state
     # update
-    learning_rate: float = 2.5e-4  # Adam's step size
-    anneal_lr: bool = True  # let it fall linearly to 0 [core 4]
-    num_minibatches: int = 4  # minibatches in an epoch
-    update_epochs: int = 4  # epochs over each rollout
-    clip_coef: float = 0.1  # clip range of the policy's ratio and of the value
-    anneal_clip: bool = False  # let it fall linearly to 0 [aux 1]
-    ent_coef: float = 0.01  # weight of the entropy bonus
-    vf_coef: float = 0.5  # weight of the value loss
-    max_grad_norm: float = 0.5  # largest norm of the gradient
-    target_kl: float | None = None  # end an update's epochs once the approximate KL divergence exceeds this [aux 3]
+    learning_rate: float = 2.5e-4  # learning rate of Adam
+    anneal_lr: bool = True  # anneal the learning rate linearly to 0 [core 4]
+    num_minibatches: int = 4  # number of minibatches in an epoch
+    update_epochs: int = 4  # number of epochs over each rollout
+    clip_coef: float = 0.1  # clip range of the probability ratio and of the value
+    anneal_clip: bool = False  # anneal the clip range linearly to 0 [aux 1]
+    ent_coef: float = 0.01  # coefficient of the entropy bonus
+    vf_coef: float = 0.5  # coefficient of the value loss
+    max_grad_norm: float = 0.5  # maximum norm of the gradient
+    target_kl: float | None = None  # stop an update's epochs when the approximate KL divergence exceeds this [aux 3]
 
 
 class EnvPool(gym.vector.VectorEnv):
-    """[library] N games stepped in C++ threads.
+    """[library] N games, stepped by C++ threads as gymnasium does with AutoresetMode.SAME_STEP.
 
-    In C++ are [atari 1] no-ops, [atari 2] skipped frames, [atari 3] lost lives, [atari 4] FIRE and [atari 5] small grey
-    frames; 1, 2 and 4 differ a little. Here are [atari 6] the sign of rewards and [atari 7] the stack of frames.
-    """
+    EnvPool implements [atari 1] to [atari 5]; its no-ops, skipped frames and FIRE differ a little from ppo2's."""
 
     render_mode, metadata = "rgb_array", {"autoreset_mode": gym.vector.AutoresetMode.SAME_STEP, "render_fps": 15}
 
     def __init__(self, args):
         machado = {"repeat_action_probability": 0.25, "full_action_space": True, "episodic_life": False}
-        options = machado if args.machado else {"episodic_life": True}  # [atari 3]
+        options = machado if args.machado else {"episodic_life": True}
         self.make = partial(envpool.make_gymnasium, args.env_id, num_envs=args.num_envs, stack_num=1, **options)
         self.pool = self.make(seed=args.seed)
         self.num_envs, self.single_action_space = args.num_envs, self.pool.action_space
         self.single_observation_space = gym.spaces.Box(0, 255, (84, 84, args.frame_stack), np.uint8)
 
     def reset(self, seed=None, options=None):
-        """New games; EnvPool can be seeded only when it is made."""
-        if seed is not None:
+        if seed is not None:  # EnvPool takes a seed only when it is created
             self.pool.close()
             self.pool = self.make(seed=seed % 2**31)
         frames, _ = self.pool.reset()
         self.scores, self.lengths = np.zeros(self.num_envs), np.zeros(self.num_envs, dtype=int)
-        # [atari 7] the newest frames, oldest first, uint8 [frames, N, 84, 84]; black before an episode's first one
+        # [atari 7] the newest frames, oldest first, uint8 [frames, N, 84, 84], black before an episode's first
         self.frames = np.zeros((self.single_observation_space.shape[-1], *frames[:, 0].shape), dtype=np.uint8)
         self.frames[-1] = frames[:, 0]
         return np.stack(self.frames, axis=-1), {}
 
     def step(self, actions):
-        """As gymnasium's vector environments with AutoresetMode.SAME_STEP."""
         frames, _, terminated, truncated, info = self.pool.step(actions)
-        self.frames = np.concatenate((self.frames[1:], [frames[:, 0]]))  # [atari 7]
-        self.scores += info["reward"]  # not yet clipped, over lost lives
+        self.frames = np.concatenate((self.frames[1:], [frames[:, 0]]))
+        self.scores += info["reward"]  # not clipped, and summed over the lives of a game
         self.lengths += 1
         infos, done, over = {}, terminated | truncated, (info["terminated"] == 1) | truncated
-        if done.any():  # [core 1] an ended episode restarts in the same step
+        if done.any():
             infos["final_obs"] = np.stack(self.frames, axis=-1)
             infos["final_info"] = {"episode": {"r": self.scores.copy(), "l": self.lengths.copy()}, "_episode": over}
             self.scores[over], self.lengths[over] = 0, 0
             ended = np.flatnonzero(done)
             self.frames[:, ended] = 0
-            # EnvPool ignores the action in the step after an end: that step is made here, and nobody trains on it
+            # [core 1] EnvPool ignores the action after the end of an episode; taking it here restarts in the same step
             self.frames[-1, ended] = self.pool.step(np.zeros(len(ended), dtype=int), ended)[0][:, 0]
-        return np.stack(self.frames, axis=-1), np.sign(info["reward"]), terminated, truncated, infos  # [atari 6]
+        # [atari 6] rewards are reduced to their sign
+        return np.stack(self.frames, axis=-1), np.sign(info["reward"]), terminated, truncated, infos
 
     def render(self):
-        """For films: of each game what the agent sees of it last, uint8 [84, 84, 3]."""
+        """The newest frame of each game, uint8 [84, 84, 3], for videos."""
         return list(self.frames[-1, ..., None].repeat(3, axis=-1))
 
     def close(self):
-        """Stops the threads."""
         self.pool.close()
 
 
 def make_envs(args, folder):
-    """[core 1] N environments stepped as one; an ended episode restarts in the same step (common/cmd_util.py)."""
-    # [check] what EnvPool cannot do
+    """[core 1] [library] N games of EnvPool, with a video of the first one if asked for."""
     games = [name for name, (module, *_) in envpool.registration.registry.specs.items() if module == "envpool.atari"]
     if args.env_id not in games:  # [check]
         near = ", ".join(difflib.get_close_matches(args.env_id, games)) or "Pong-v5, Breakout-v5, ..."
         sys.exit(f"error: EnvPool has no Atari game {args.env_id}; it has {near}")
-    envs = EnvPool(args)  # [core 1]
-    if args.capture_video:  # [library]
-        films = folder / time.strftime("videos-%Y%m%d-%H%M%S")
-        envs = gym.wrappers.vector.RecordVideo(envs, films, record_first_only=True)  # [library]
+    envs = EnvPool(args)
+    if args.capture_video:
+        videos = folder / time.strftime("videos-%Y%m%d-%H%M%S")
+        envs = gym.wrappers.vector.RecordVideo(envs, videos, record_first_only=True)
     return envs
 
 
@@ -183,7 +169,7 @@ class Categorical:
     def sample(self, rank=0, ranks=1, generator=None):  # [cleanba 5]
         """Actions, int64 [B]: the argmax after Gumbel noise (common/distributions.py)."""
         noise = self.logits.new_empty(ranks, *self.logits.shape).exponential_(generator=generator)  # [cleanba 5]
-        return (self.logits - noise.log()[rank]).argmax(-1)  # [aux 2]
+        return (self.logits - noise[rank].log()).argmax(-1)  # [aux 2]
 
     def log_prob(self, actions):
         """Log probabilities, float32 [B], of actions int64 [B]."""
@@ -195,14 +181,14 @@ class Categorical:
 
 
 def layer_init(layer, std=math.sqrt(2)):
-    """[core 2] The layer, its weights orthogonal with gain `std`, its biases zero (a2c/utils.py)."""
+    """[core 2] Initializes a layer with orthogonal weights of gain `std` and zero biases (a2c/utils.py)."""
     nn.init.orthogonal_(layer.weight, std)
     nn.init.zeros_(layer.bias)
     return layer
 
 
 class Flatten(nn.Flatten):
-    """[atari 8] Images, [B, C, H, W], to [B, H * W * C]: TensorFlow's order, and here that of memory."""
+    """[atari 8] Flattens images [B, C, H, W] to [B, H * W * C], the order of TensorFlow and of channels_last memory."""
 
     def forward(self, images):
         return super().forward(images.movedim(1, -1))
@@ -219,10 +205,10 @@ def nature_cnn(channels):
 
 
 class Residual(nn.Sequential):
-    """[cleanba 8] Layers and a way around them, float32 [B, depth, H, W] to the same."""
+    """[cleanba 8] Layers with a connection around them, float32 [B, depth, H, W] to the same shape."""
 
-    def forward(self, x):
-        return super().forward(x) + x
+    def forward(self, images):
+        return super().forward(images) + images
 
 
 def impala_cnn(channels):
@@ -230,11 +216,11 @@ def impala_cnn(channels):
     layers, size = [], 84
     for inputs, depth in ((channels, 16), (16, 32), (32, 32)):
         first, a, b, c, d = (nn.Conv2d(i, depth, 3, padding=1) for i in (inputs, *[depth] * 4))
-        layers += first, nn.MaxPool2d(3, stride=2, padding=size % 2, ceil_mode=True)  # TensorFlow's SAME
+        layers += first, nn.MaxPool2d(3, stride=2, padding=size % 2, ceil_mode=True)  # TensorFlow's SAME padding
         layers += Residual(nn.ReLU(), a, nn.ReLU(), b), Residual(nn.ReLU(), c, nn.ReLU(), d)
         size = (size + 1) // 2
     for conv in (module for layer in layers for module in layer.modules() if isinstance(module, nn.Conv2d)):
-        std = conv.weight[0].numel() ** -0.5 / 0.87962566  # of a normal distribution that is cut at 2 of them: LeCun's
+        std = conv.weight[0].numel() ** -0.5 / 0.87962566  # LeCun's initialization: a normal distribution, cut at 2 std
         nn.init.trunc_normal_(conv.weight, 0, std, -2 * std, 2 * std)
         nn.init.zeros_(conv.bias)
     dense = layer_init(nn.Linear(size * size * 32, 256))
@@ -242,31 +228,31 @@ def impala_cnn(channels):
 
 
 class Agent(nn.Module):
-    """[core 13] Policy and value from one network with two heads (value_network=None in common/policies.py)."""
+    """[core 13] [atari 8] Policy and value function as one network with two heads (common/policies.py)."""
 
     def __init__(self, envs, bf16=False, network="nature"):  # [cleanba 8]
         super().__init__()
         self.dtype = torch.bfloat16 if bf16 else torch.float32  # [speed]
-        channels, actions = envs.single_observation_space.shape[-1], envs.single_action_space.n  # [atari 7] frames
+        channels, actions = envs.single_observation_space.shape[-1], envs.single_action_space.n
         make_trunk, width = {"nature": (nature_cnn, 512), "impala": (impala_cnn, 256)}[network]  # [cleanba 8]
-        self.trunk = make_trunk(channels)  # [core 13] [cleanba 8]
+        self.trunk = make_trunk(channels)  # [cleanba 8]
         self.policy = layer_init(nn.Linear(width, actions), std=0.01)  # [cleanba 8]
         self.value = layer_init(nn.Linear(width, 1), std=1.0)  # [cleanba 8]
 
     def forward(self, obs):
-        """The policy in B observations, uint8 [B, 84, 84, channels], and their values, float32 [B]."""
-        pixels = obs.movedim(-1, 1).to(self.dtype) / 255  # [atari 9] scaled to the range from 0 to 1
+        """The policy and the values, float32 [B], of observations, uint8 [B, 84, 84, channels]."""
+        pixels = obs.movedim(-1, 1).to(self.dtype) / 255  # [atari 9] scaled to [0, 1]
         with torch.autocast(obs.device.type, torch.bfloat16, enabled=self.dtype == torch.bfloat16):  # [speed]
-            hidden = self.trunk(pixels)  # [core 13] [atari 9]
-        return Categorical(self.policy(hidden.float())), self.value(hidden.float()).squeeze(-1)  # [speed]
+            features = self.trunk(pixels).float()
+        return Categorical(self.policy(features)), self.value(features).squeeze(-1)
 
 
 def gae(rewards, values, dones, next_value, next_done, gamma, gae_lambda):
-    """[core 5] Generalized advantage estimation, float32 [M, N]; numpy, in float64 between the steps (ppo2/runner.py).
+    """[core 5] Generalized advantage estimation in numpy: the advantages, float32 [M, N] (ppo2/runner.py).
 
-    rewards, values: float32 [M, N]; dones: bool [M, N], true where obs[t] opens an episode; next_*: [N]."""
-    nonterminal = 1.0 - np.append(dones, [next_done], axis=0)[1:]  # 0 where the next observation opens an episode
-    deltas = rewards + gamma * np.append(values, [next_value], axis=0)[1:] * nonterminal - values
+    rewards, values: float32 [M, N]; dones: bool [M, N], true where obs[t] begins an episode; next_*: [N]."""
+    nonterminal = 1.0 - np.array([*dones[1:], next_done])  # 0 where the next observation begins an episode
+    deltas = rewards + gamma * np.array([*values[1:], next_value]) * nonterminal - values
     advantages, advantage = np.zeros_like(values), 0.0
     for t in reversed(range(len(deltas))):
         advantages[t] = advantage = deltas[t] + gamma * gae_lambda * nonterminal[t] * advantage
@@ -276,31 +262,30 @@ def gae(rewards, values, dones, next_value, next_done, gamma, gae_lambda):
 def ppo_loss(agent, minibatch, clip_coef, args):
     """The loss of a minibatch, and a dict of scalars to log (ppo2/model.py).
 
-    The minibatch has B steps of a rollout: obs and actions [B, ...], and float32 [B] the logprobs and values that these
-    had then, and the returns."""
+    minibatch: B steps; obs and actions [B, ...], logprobs and values of the policy that acted, returns, float32 [B]."""
     policy, values = agent(minibatch["obs"])
     logratio = policy.log_prob(minibatch["actions"]) - minibatch["logprobs"]
     ratio = logratio.exp()
 
-    # [core 7] normalization of advantages, in the minibatch, by the population's standard deviation
-    advantages = minibatch["returns"] - minibatch["values"]  # as in ppo2, which passes no advantages on
-    of_all = minibatch["advantages_of_all"]  # [aux 2] the same, over all ranks
+    # [core 7] normalization of advantages in each minibatch, by the standard deviation of the population
+    advantages = minibatch["returns"] - minibatch["values"]  # rounded as in ppo2, which stores the returns only
+    of_all = minibatch["advantages_of_all"]  # [aux 2] the advantages in the minibatches of all ranks
     advantages = (advantages - of_all.mean()) / (of_all.std(correction=0) + 1e-8)  # [aux 2]
-    assert ratio.shape == advantages.shape == values.shape  # [B] each; what differs would broadcast, to [B, B]
+    assert ratio.shape == advantages.shape == values.shape  # each [B]: other shapes would broadcast
 
     # [core 8] clipped surrogate objective
     policy_loss = torch.max(-advantages * ratio, -advantages * ratio.clamp(1 - clip_coef, 1 + clip_coef)).mean()
 
     # [core 9] value function loss clipping
     clipped_values = minibatch["values"] + (values - minibatch["values"]).clamp(-clip_coef, clip_coef)
-    squared_errors = (values - minibatch["returns"]) ** 2, (clipped_values - minibatch["returns"]) ** 2
-    value_loss = 0.5 * torch.max(*squared_errors).mean()
+    squared_error, clipped_error = (values - minibatch["returns"]) ** 2, (clipped_values - minibatch["returns"]) ** 2
+    value_loss = 0.5 * torch.max(squared_error, clipped_error).mean()
 
     # [core 10] overall loss and entropy bonus
     entropy = policy.entropy().mean()
     loss = policy_loss - args.ent_coef * entropy + args.vf_coef * value_loss
 
-    # [core 12] debug variables; the "approxkl" of ppo2 is half the mean square of the log ratio
+    # [core 12] debug variables; ppo2's "approxkl" is half the mean square of the log ratio
     stats = dict(policy_loss=policy_loss, value_loss=value_loss, entropy=entropy)
     with torch.no_grad():
         stats |= dict(old_approx_kl=-logratio.mean(), approx_kl=(ratio - 1 - logratio).mean())
@@ -308,113 +293,117 @@ def ppo_loss(agent, minibatch, clip_coef, args):
     return loss, {name: scalar.detach() for name, scalar in stats.items()}
 
 
-def gather(columns):
-    """[aux 2] Columns of all environments, [..., N], in their order, from those of each rank's own, [..., N / R]."""
-    if not dist.is_initialized():
-        return columns
-    ranks = [torch.empty_like(columns) for _ in range(dist.get_world_size())]
-    dist.all_gather(ranks, columns.contiguous())
-    return torch.cat(ranks, dim=-1)
+def gather(part):
+    """[aux 2] A list of the parts that the ranks pass, in the order of the ranks."""
+    parts = [part] * (dist.get_world_size() if dist.is_initialized() else 1)
+    if dist.is_initialized():
+        dist.all_gather_object(parts, part)
+    return parts
+
+
+def join_ends(ends):
+    """[aux 2] The infos of a step in which episodes ended in some of several groups of environments."""
+    ends = [end for end in ends if end]
+    if not ends:
+        return {}
+    episode = {name: np.concatenate([end["episode"][name] for end in ends]) for name in ("r", "l")}
+    return {"final_info": {"_episode": np.concatenate([end["_episode"] for end in ends]), "episode": episode}}
 
 
 def sum_over_ranks(agent, stats, share):
-    """[aux 2] Sums the agent's gradients and the scalars over the ranks, each times `share`; returns the scalars."""
-    if not dist.is_initialized():
-        return stats
-    grads = [p.grad for p in agent.parameters() if p.grad is not None]
-    flat = torch.cat([x.flatten() for x in (*grads, *stats.values())])
-    flat = flat * share if share > 0 else torch.zeros_like(flat)  # the mean over no rows is NaN
-    dist.all_reduce(flat)  # all in one: a sum of means by their share is the mean
-    for grad, summed in zip(grads, flat.split([g.numel() for g in grads] + [len(stats)]), strict=False):
-        grad.copy_(summed.view_as(grad))
-    return dict(zip(stats, flat[-len(stats) :], strict=True))
+    """[aux 2] Sums the gradients and the scalars over the ranks, each times the rank's share of the minibatch."""
+    if dist.is_initialized():
+        tensors = [*(parameter.grad for parameter in agent.parameters()), *stats.values()]
+        flat = torch.cat([tensor.flatten() for tensor in tensors])
+        flat = flat * share if share > 0 else torch.zeros_like(flat)  # a mean over no rows is NaN
+        dist.all_reduce(flat)
+        for tensor, total in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
+            tensor.copy_(total.view_as(tensor))
 
 
 def clipped_gradient(agent, minibatch, clip_coef, args):
-    """Adds the gradient of the loss to parameters that have none, and clips it; returns the scalars to log."""
+    """Computes the gradient of the loss and clips it; returns the scalars to log."""
     loss, stats = ppo_loss(agent, minibatch, clip_coef, args)
     loss.backward()
-    stats = sum_over_ranks(agent, stats, len(minibatch["obs"]) / len(minibatch["advantages_of_all"]))  # [aux 2]
+    sum_over_ranks(agent, stats, len(minibatch["obs"]) / len(minibatch["advantages_of_all"]))  # [aux 2]
 
-    # [core 11] global gradient clipping; torch's own norm of a million weights is 0.002 % too small on a CPU
-    parameters = [p for p in agent.parameters() if p.grad is not None]
-    stats["grad_norm"] = torch.cat([p.grad.flatten() for p in parameters]).square().sum().sqrt()
-    nn.utils.clip_grads_with_norm_(parameters, args.max_grad_norm, stats["grad_norm"])
+    # [core 11] global gradient clipping
+    stats["grad_norm"] = nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm)
     return stats
 
 
-def gradient_step(agent, optimizer, minibatch, clip_coef, args, gradient=clipped_gradient):
-    """One step of Adam on the loss of a minibatch; returns the scalars to log."""
-    optimizer.zero_grad()
-    stats = gradient(agent, minibatch, clip_coef, args)
-
-    # [core 3] TensorFlow's Adam adds its epsilon of 1e-5 before the bias correction, and torch's adds it after
+def adam_step(optimizer):
+    """[core 3] A step of Adam with TensorFlow's epsilon: 1e-5 before the bias correction, where torch adds it after."""
     for group in optimizer.param_groups:
         group["steps"] = group.get("steps", 0) + 1
         group["eps"] = 1e-5 / math.sqrt(1 - 0.999 ** group["steps"])
     optimizer.step()
-    return stats
+    optimizer.zero_grad()
 
 
 def train(args, run):
-    """Trains an agent and returns it; `run` has the run's folder, log, progress and checkpoints."""
+    """Trains an agent and returns it; `run` holds the run's folder, log, progress bar and checkpoints."""
+    assert 0 <= args.gamma <= 1 and 0 <= args.gae_lambda <= 1 and min(args.clip_coef, args.max_grad_norm) >= 0
+    if run.batch_size % args.num_minibatches or run.batch_size == args.num_minibatches:
+        sys.exit(f"error: {run.batch_size} steps do not make {args.num_minibatches} minibatches of two or more")
+    if run.updates_done >= run.num_updates:
+        sys.exit(f"error: {run.global_step} of {args.total_timesteps} steps are done; a rollout has {run.batch_size}")
+    torch.manual_seed(args.seed + run.global_step)
+    torch.set_num_threads(args.threads)
+    torch.backends.cudnn.deterministic = True
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = args.tf32
+    # [cleanba 1] each thread has an equal part of the environments
+    rank, ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+    if args.actor_threads < 1 or args.num_envs % (ranks * args.actor_threads):
+        sys.exit(f"error: --num-envs {args.num_envs} is not a multiple of {ranks} ranks x {args.actor_threads} threads")
+    args = dataclasses.replace(args, num_envs=args.num_envs // (ranks * args.actor_threads))
+    videos = [args.capture_video and rank == i == 0 for i in range(args.actor_threads)]
     device = torch.device("cuda" if args.cuda and torch.cuda.is_available() else "cpu")
-    with one_line(f"--actor-device {args.actor_device}", RuntimeError, AssertionError):  # [check]
-        actor_device = torch.empty(0, device=args.actor_device or device).device  # [cleanba 1]
-    rank, ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)  # [aux 2]
-    if args.actor_threads < 1 or args.num_envs % (ranks * args.actor_threads):  # [check]
-        sys.exit(f"error: --num-envs {args.num_envs} is no multiple of {ranks} ranks x {args.actor_threads} threads")
-    # [cleanba 1] environments of each thread, of which the first films
-    n = args.num_envs // (ranks * args.actor_threads)
-    films = [args.capture_video and i == 0 for i in range(args.actor_threads)]
-    envs = [make_envs(dataclasses.replace(args, num_envs=n, capture_video=film), run.folder) for film in films]
+    actor_device = torch.device(args.actor_device or device)  # [cleanba 1]
+    if actor_device.type == "cuda":
+        actor_device = torch.device("cuda", torch.cuda.current_device() + (actor_device.index or 0))
+    envs = [make_envs(dataclasses.replace(args, capture_video=video), run.folder) for video in videos]  # [cleanba 1]
     agent = Agent(envs[0], args.bf16, args.network).to(device)  # [cleanba 8]
     optimizer = torch.optim.Adam(agent.parameters(), args.learning_rate, fused=True)
     gradient = clipped_gradient
     if args.compile:
-        torch._dynamo.config.trace_autograd_ops = True  # loss.backward() too
+        torch._dynamo.config.trace_autograd_ops = True  # compiles loss.backward() as well
         gradient = torch.compile(clipped_gradient)
-    # What must survive a resume is named here: anything with state_dict() and load_state_dict(), of plain values.
+    # Name here what a resume must restore: any object with load_state_dict() and with state_dict(), a dict.
     run.start(device, agent=agent, optimizer=optimizer)
-    if dist.is_initialized():  # [aux 2] equal from the first bit; and a run that is killed at once goes on, too
-        for weights in agent.state_dict().values():
-            dist.broadcast(weights, 0)
-        run.save()
-        (run.folder / f"torchrun-{os.environ['TORCHELASTIC_RUN_ID']}").touch()
-    with contextlib.ExitStack() as stack:  # [cleanba 7] the threads end with the learner, however that ends
-        actors = []
-        for i in range(args.actor_threads):  # [cleanba 1]
-            # [cleanba 5] its own; or the learner's, where both draw in turns, as in the parent
-            in_turns = i == 0 and not args.concurrency and args.actor_device is None
-            generator = None if in_turns else torch.Generator(actor_device).manual_seed(torch.randint(2**62, ()).item())
-            seed = args.seed + run.global_step + (i * ranks + rank) * n
-            player = actor(args, envs[i], seed, actor_device, generator, rank, ranks)
-            next(player)  # to where it waits for an agent
+    with contextlib.ExitStack() as stack:  # [cleanba 7] the threads end with the learner, also after an error
+        submits = []
+        for i in range(args.actor_threads):
+            # [cleanba 5] a generator for each thread, but the learner's where they take turns as in the parent script
+            turns = i == 0 and not args.concurrency and args.actor_device is None
+            generator = None if turns else torch.Generator(actor_device).manual_seed(torch.randint(2**62, ()).item())
+            seed = args.seed + run.global_step + (i * ranks + rank) * args.num_envs
+            rollouts = make_rollouts(args, envs[i], seed, actor_device, generator, rank, ranks)
+            next(rollouts)  # runs it up to where it waits for an agent
             thread = ThreadPoolExecutor(1, f"actor-{i}", torch.set_num_threads, [args.threads])
             stack.callback(envs[i].close)
             stack.callback(thread.shutdown, cancel_futures=True)
-            actors.append(partial(thread.submit, player.send))  # [cleanba 2]
-        learn(args, run, device, agent, optimizer, gradient, actors, actor_device, rank, ranks, n)
+            submits.append(partial(thread.submit, rollouts.send))  # [cleanba 2]
+        learn(args, run, device, agent, optimizer, gradient, submits, actor_device, rank, ranks)
     return agent  # [cleanba 1]
 
 
-def actor(args, envs, seed, device, generator, rank, ranks):
-    """[cleanba 1] Plays in environments of its own: a generator, to which an agent is sent for each rollout.
+def make_rollouts(args, envs, seed, device, generator, rank, ranks):
+    """[cleanba 1] A generator in an actor's thread: takes an agent, and yields a rollout made by it.
 
-    It yields the columns of the rollout, [M, n, ...], its ends, and the seconds that it waited for the agent."""
+    A rollout is its columns, each [M, n, ...], the ends of episodes in each step, and the seconds without an agent."""
     streams = torch.get_device_module(device)
-    stream, played = streams.Stream(device), None  # [cleanba 6]
+    stream, rollout_made = streams.Stream(device), None  # [cleanba 6]
     next_obs, _ = envs.reset(seed=seed)  # [cleanba 1]
-    next_done = np.zeros(envs.num_envs, dtype=bool)  # [aux 2]
-    no_end = {"_episode": next_done, "episode": {"r": next_done, "l": next_done}}  # [aux 2]
+    next_done = np.zeros(args.num_envs, dtype=bool)
 
     while True:  # [cleanba 1]
-        began = time.perf_counter()  # [cleanba 9]
-        agent = yield played  # [cleanba 1]
-        waited = time.perf_counter() - began  # [cleanba 9]
-        streams.set_device(device)  # [cleanba 6] of this thread: it would be the first GPU
-        rollout, rewards, dones, ends = [], [], [], []  # [aux 2]
-        # [speed] converts weights for --bf16 once per forward of the learner; [cleanba 6] on a GPU a stream of its own
+        started = time.perf_counter()  # [cleanba 9]
+        agent = yield rollout_made  # [cleanba 1]
+        waited = time.perf_counter() - started  # [cleanba 9]
+        streams.set_device(device)  # [cleanba 6] each thread begins with the first GPU
+        rollout, rewards, dones, ends = [], [], [], []  # [cleanba 3]
+        # [cleanba 6] a GPU computes on a stream of the thread; [speed] autocast caches weights for --bf16
         with torch.no_grad(), torch.autocast(device.type, enabled=False), streams.stream(stream):
             for _ in range(args.num_steps):
                 obs = torch.from_numpy(next_obs).to(device)
@@ -429,366 +418,256 @@ def actor(args, envs, seed, device, generator, rank, ranks):
                     final_obs = torch.from_numpy(np.stack(infos["final_obs"][cut])).to(device)
                     reward[cut] += args.gamma * agent(final_obs)[1].cpu().numpy()
                 rewards.append(reward.astype(np.float32))
-                end = no_end | infos.get("final_info", {})  # [aux 2]
-                ends.append(np.stack([end["_episode"], end["episode"]["r"], end["episode"]["l"]]))  # [aux 2]
+                ends.append(infos.get("final_info"))  # [cleanba 3]
             next_value = agent(torch.from_numpy(next_obs).to(device))[1].cpu().numpy()
 
         batch = {name: torch.stack([step[name] for step in rollout]) for name in rollout[0]}  # each [M, N, ...]
         values, rewards = batch["values"], np.stack(rewards)
         advantages = gae(rewards, values.cpu().numpy(), dones, next_value, next_done, args.gamma, args.gae_lambda)
         batch["returns"] = torch.from_numpy(advantages).to(device) + values  # [cleanba 3]
-        played = batch, np.stack(ends, 1), waited  # [cleanba 3]
+        rollout_made = batch, ends, waited  # [cleanba 3]
 
 
-def learn(args, run, device, agent, optimizer, gradient, actors, actor_device, rank, ranks, n):
-    """[cleanba 1] Trains on the rollouts that actors make in threads of theirs."""
-    asked = []  # [cleanba 2] rollouts that are to come, with the version of the agent that makes them
+def learn(args, run, device, agent, optimizer, gradient, submits, actor_device, rank, ranks):
+    """[cleanba 1] Trains on the rollouts that the actors make in other threads."""
+    pending = []  # [cleanba 2] pairs of an agent's version and the rollouts that it will have made
     for update in run.updates():
+        # [core 4] annealing of the learning rate, and [aux 1] of the clip range
         remaining = 1.0 - (update - 1.0) / run.num_updates
-        learning_rate = args.learning_rate * (remaining if args.anneal_lr else 1.0)  # [core 4]
-        clip_coef = args.clip_coef * (remaining if args.anneal_clip else 1.0)  # [aux 1]
+        learning_rate = args.learning_rate * (remaining if args.anneal_lr else 1.0)
+        clip_coef = args.clip_coef * (remaining if args.anneal_clip else 1.0)
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate  # [core 4]
+            group["lr"] = learning_rate
 
-        # [cleanba 6] the learner changes its own in place; a copy for each thread, as autocast shares converted weights
-        snapshots = [copy.deepcopy(agent).to(actor_device) for _ in actors]
-        torch.get_device_module(actor_device).synchronize(actor_device)  # [cleanba 6] on a GPU: now they are whole
-        while len(asked) <= args.concurrency:  # [cleanba 4] then the next rollout is made beside this update
-            asked.append((update, [ask(each) for ask, each in zip(actors, snapshots, strict=True)]))  # [cleanba 2]
-        began = time.perf_counter()  # [cleanba 9]
-        version, rollouts = asked.pop(0)  # [cleanba 2]
-        batches, ends, waits = zip(*(rollout.result() for rollout in rollouts), strict=True)  # [cleanba 3]
-        waited = time.perf_counter() - began  # [cleanba 9]
-        # [cleanba 3] side by side in a fixed order, each [M, N, ...]
+        # [cleanba 6] copies, as the learner changes its agent in place and autocast caches the weights of an agent
+        snapshots = [copy.deepcopy(agent).to(actor_device) for _ in submits]
+        torch.get_device_module(actor_device).synchronize(actor_device)
+        while len(pending) <= args.concurrency:  # [cleanba 4] at first two rollouts by the first version
+            pending.append((update, [submit(each) for submit, each in zip(submits, snapshots, strict=True)]))
+        started = time.perf_counter()  # [cleanba 9]
+        version, rollouts = pending.pop(0)  # [cleanba 2]
+        batches, ends, waits = zip(*(rollout.result() for rollout in rollouts), strict=True)
+        waited = time.perf_counter() - started  # [cleanba 9]
+        # [cleanba 3] the threads' columns side by side, each [M, N, ...]
         batch = {name: torch.cat([each[name].to(device) for each in batches], dim=1) for name in batches[0]}
         values, returns = batch["values"], batch["returns"]
+        for step in zip(*ends, strict=True):
+            run.log_step(join_ends(step))
+        # [aux 2] the values and returns of all ranks, each [M, N]
+        columns = gather(torch.stack([values, returns]).unflatten(-1, (-1, args.num_envs)).cpu())
+        values, returns = torch.stack(columns, dim=-2).flatten(-3).to(device)
         batch = {name: column.flatten(0, 1) for name, column in batch.items()}  # each [M * N, ...]
-
-        # [aux 2] what all ranks must know of all environments, each [M, N]
-        ends = torch.from_numpy(np.concatenate(ends, axis=-1)).to(device, torch.float32)  # [cleanba 3]
-        columns = torch.stack([*ends, values, returns]).unflatten(-1, (-1, n))  # [cleanba 3] thread by thread
-        *ends, values, returns = gather(columns).flatten(-2)  # [cleanba 3]
-        for end, score, length in zip(*torch.stack(ends).cpu().numpy(), strict=True):
-            run.log_step({"final_info": {"_episode": end, "episode": {"r": score, "l": length}}})
 
         stats = []
         for _ in range(args.update_epochs):
             for rows in torch.randperm(run.batch_size, device=device).chunk(args.num_minibatches):  # [core 6]
-                own = rows[rows // n % ranks == rank]  # [aux 2]
-                own = own // (ranks * n) * n + own % n  # [aux 2] where they lie in the batch
-                minibatch = {name: column.index_select(0, own) for name, column in batch.items()}  # [aux 2]
-                minibatch["advantages_of_all"] = (returns - values).flatten()[rows]  # [aux 2]
-                stats.append(gradient_step(agent, optimizer, minibatch, clip_coef, args, gradient))
+                # [aux 2] the rows of this rank's environments, which have other numbers in its batch
+                own = rows[rows // args.num_envs % ranks == rank]
+                own = own // (ranks * args.num_envs) * args.num_envs + own % args.num_envs
+                minibatch = {name: column.index_select(0, own) for name, column in batch.items()}
+                minibatch["advantages_of_all"] = (returns - values).flatten()[rows]
+                stats.append(gradient(agent, minibatch, clip_coef, args))
+                adam_step(optimizer)
             if args.target_kl is not None and stats[-1]["approx_kl"] > args.target_kl:  # [aux 3]
                 break
 
-        # [core 12] means over the minibatches
+        # [core 12] means of the debug variables over the minibatches
         scalars = {f"losses/{name}": torch.stack([each[name] for each in stats]).mean() for name in stats[0]}
         scalars["losses/explained_variance"] = 1 - (returns - values).var() / returns.var()
-        scalars["charts/policy_lag"] = update - version  # [cleanba 4]
-        scalars["charts/wait_for_rollouts"], scalars["charts/wait_for_agents"] = waited, np.mean(waits)  # [cleanba 9]
-        scalars["charts/wait_difference"] = waited - np.mean(waits)  # [cleanba 9] above 0: give the actors more
+        # [cleanba 4] the lag, and [cleanba 9] the waits, whose difference is positive where the actors are too slow
+        scalars |= {"charts/policy_lag": update - version, "charts/wait_for_rollouts": waited}
+        scalars |= {"charts/wait_for_agents": np.mean(waits), "charts/wait_difference": waited - np.mean(waits)}
         run.log_update(scalars | {"charts/learning_rate": learning_rate})
-        stopping = gather(torch.tensor([run.stopping])).any()  # [aux 2] one rank's signal stops all of them
-        if stopping or update == run.num_updates or (args.save_every and update % args.save_every == 0):  # [aux 2]
-            weights = torch.cat([p.detach().flatten() for p in agent.parameters()]).cpu().numpy()  # [aux 2]
-            if gather(torch.tensor([zlib.crc32(weights)])).unique().numel() > 1:  # [check]
-                sys.exit(f"error: after update {update} the ranks have different weights")
+        if run.stopping or update == run.num_updates or (args.save_every and update % args.save_every == 0):
             run.save()
-        if stopping:  # [aux 2]
+        if run.stopping:
             break
 
 
-def every_rank(script):
-    """[aux 2] Runs script.main() as one of torchrun's ranks; those but 0 are silent, and write where nobody looks."""
-    rank, run_id, gpus = int(os.environ["RANK"]), os.environ["TORCHELASTIC_RUN_ID"], torch.cuda.device_count()
-    if rank > 0:
-        sys.stdout = sys.stderr = open(os.devnull, "w")
-        script.Run.save = lambda run: None
-    try:
-        args = tyro.cli(Args, description=__doc__)
-        safe = os.environ.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") == "1" and run_id != "none"
-        if os.environ["TORCHELASTIC_MAX_RESTARTS"] != "0" and not safe:  # [check]
-            sys.exit("error: --max-restarts needs TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, and --standalone or --rdzv-id")
-        if gpus:
-            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % gpus)
-        own_gpu = gpus >= int(os.environ["LOCAL_WORLD_SIZE"])  # nccl wants one for each rank
-        dist.init_process_group("cpu:gloo,cuda:nccl" if own_gpu else "gloo", timeout=timedelta(minutes=5))
-        begun = sorted(Path(args.runs_folder).glob(f"*/torchrun-{run_id}"), key=os.path.getmtime)
-        resume = begun[-1].parent if begun and run_id != "none" else args.resume  # restarted, the command is the same
-        file = [script.load_checkpoint(resume)[1].resolve() if resume and rank == 0 else None]
-        dist.broadcast_object_list(file)
-        with tempfile.TemporaryDirectory() as folder:
-            sys.argv += ["--runs-folder", folder, "--no-track"] if rank > 0 else ["--runs-folder", args.runs_folder]
-            sys.argv += ["--resume", str(file[0] if rank > 0 else resume)] if file[0] else []
-            script.main()
-        dist.destroy_process_group()
-    except SystemExit as end:
-        if not isinstance(end.code, int) or end.code < 128:
-            raise  # but a stop by a signal is no failure, after which torchrun would start all ranks again
-    except Exception as error:
-        sys.stderr = sys.__stderr__
-        if isinstance(error, dist.DistError) or "gloo" in str(error):  # [check]
-            print(f"error: rank {rank} lost another rank; --resume goes on from the newest checkpoint", file=sys.stderr)
-            os._exit(1)  # at once, as torchrun waits: Python would first free what it holds, for seconds
-        raise
+def make_run(args, signals):
+    """[aux 2] Begins the run. The ranks of torchrun begin it together; only rank 0 has its folder, log and progress."""
+    if not dist.is_torchelastic_launched():
+        return Run(args, signals)
+    rank, local_rank, local_ranks = (int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"))
+    run_id, gpus, parent = os.environ["TORCHELASTIC_RUN_ID"], torch.cuda.device_count(), os.getppid()
+    sys.excepthook = lambda *error: [print(f"rank {rank}:", file=sys.stderr), sys.__excepthook__(*error)]
+    safe = os.environ.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") == "1" and run_id != "none"
+    if os.environ["TORCHELASTIC_MAX_RESTARTS"] != "0" and not safe:
+        sys.exit("error: --max-restarts needs TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, and --standalone or --rdzv-id")
+    if gpus:
+        torch.cuda.set_device(local_rank * max(gpus // local_ranks, 1) % gpus)  # the first of equal parts of the GPUs
+    backend = "gloo" if gpus < local_ranks else "cpu:gloo,cuda:nccl"  # NCCL does not let ranks share a GPU
+    dist.init_process_group(backend, timeout=timedelta(minutes=5))
+    mark = f"torchrun-{zlib.crc32(run_id.encode()):08x}"  # a file in the folder of the run with this --rdzv-id
+
+    class RankRun(Run):
+        def __init__(self, args):
+            if rank == 0:
+                begun = sorted(Path(args.runs_folder).glob(f"*/{mark}"), key=os.path.getmtime) * (run_id != "none")
+                if begun:
+                    print(f"--rdzv-id {run_id}: continues {begun[-1].parent}", flush=True)
+                    args = dataclasses.replace(args, resume=str(begun[-1].parent))
+                super().__init__(args)
+            self.ends, self.signal = [], 0
+            vars(self).update(gather({name: value for name, value in vars(self).items() if name != "lock"})[0])
+
+        def start(self, device, **parts):
+            if rank == 0:
+                super().start(device, **parts)
+                (self.folder / mark).touch()
+            saved = gather(self.saved)[0]
+            for name, part in parts.items():
+                part.load_state_dict(saved[name])
+            for number in signals:
+                signal.signal(number, self.stop)
+
+        def stop(self, number, frame):
+            self.signal = number  # a second signal changes nothing: torchrun forwards what the ranks have had, too
+
+        def updates(self):
+            yield from super().updates() if rank == 0 else range(self.updates_done + 1, self.num_updates + 1)
+            dist.destroy_process_group()
+
+        def log_step(self, infos):
+            self.ends.append(infos.get("final_info"))
+
+        def log_update(self, scalars):
+            signals, ends = zip(*gather((self.signal, self.ends)), strict=True)
+            if rank == 0:
+                for step in zip(*ends, strict=True):
+                    super().log_step(join_ends(step))
+                super().log_update(scalars)
+            if os.getppid() != parent:
+                sys.exit(f"error: the torchrun of rank {rank} has ended")
+            self.ends, self.stopping = [], -128 * any(signals)  # main() then exits with 0, after which nothing restarts
+
+        def save(self):
+            return super().save() if rank == 0 else None
+
+    return RankRun(args)
 
 
-if __name__ == "__main__" and dist.is_torchelastic_launched():  # [aux 2] main() at the end is for one process
-    every_rank(importlib.import_module(Path(__file__).stem))
-    raise SystemExit
-
-
-# That was PPO. What follows is the same in every script, and about runs: options, folder, log, progress, checkpoints.
-
-LIMITS = dict.fromkeys(("num_envs", "num_steps", "num_minibatches", "update_epochs", "threads"), (1, 1e6))
-LIMITS |= dict.fromkeys(("seed", "learning_rate", "clip_coef", "max_grad_norm", "num_levels", "start_level"), (0, 2e9))
-LIMITS |= dict.fromkeys(("gamma", "gae_lambda", "reward_gamma"), (0, 1)) | {"frame_stack": (1, 128)}
-
-
-@contextlib.contextmanager
-def one_line(what, *kinds):
-    """Ends the program with one line, without a traceback, where an exception of one of the kinds is raised."""
-    try:
-        yield
-    except kinds as error:
-        sys.exit(f"error: {what}: {type(error).__name__}: {' '.join(str(error).split())}")
-
-
-def parse_args():
-    """(args, state, file): the options and, to resume from, a checkpoint; its options hold where none is given."""
-    args, state, file = tyro.cli(Args, description=__doc__), None, None
-    if args.resume is not None:
-        state, file = load_checkpoint(args.resume)
-        env_id = state["args"]["env_id"]
-        if ":" in env_id and env_id != args.env_id:  # what stands before the colon would be imported
-            sys.exit(f"error: --resume {args.resume}: say --env-id {env_id} too, if you trust it")
-        with one_line(f"--resume {args.resume}: its options", TypeError, UserWarning), warnings.catch_warnings():
-            warnings.simplefilter("error")  # tyro only warns of a value that is of another type
-            own = {} if file != Path(args.resume) else {"exp_name": args.exp_name}  # another run than the file's
-            args = tyro.cli(Args, default=Args(**state["args"] | own), description=__doc__)
-        before = [env_id, state["args"]["seed"], re.sub(r"(_\d{12})?\.py$", "", state["script"])]
-        now = [args.env_id, args.seed, Path(__file__).stem]
-        if now[:2] != before[:2] or (now != before and file != Path(args.resume)):
-            sys.exit(f"error: --resume {args.resume}: it is of {before}, not of {now}; a copy may begin from a file")
-    for name, (least, most) in LIMITS.items():
-        if not least <= (value := getattr(args, name, least)) <= most:
-            sys.exit(f"error: --{name.replace('_', '-')} must be from {least} to {most:g}, not {value}")
-    module, colon, _ = args.env_id.rpartition(":")
-    if colon and not all(map(str.isidentifier, module.split("."))):
-        sys.exit(f"error: --env-id {args.env_id}: there can be no module {module!r}")
-    rollout = args.num_envs * args.num_steps
-    if rollout % args.num_minibatches or rollout == args.num_minibatches:
-        sys.exit(f"error: --num-minibatches {args.num_minibatches} must divide {rollout} steps into several each")
-    done = state["global_step"] if state else 0
-    if not max(rollout, done) <= args.total_timesteps < 1e12:  # a checkpoint's name has 12 digits for them
-        sys.exit(f"error: --total-timesteps {args.total_timesteps}: a rollout is {rollout}, done {done}, at most 1e12")
-    return args, state, file
-
+# That was PPO. The rest is the same in every script and serves the run: options, folder, log, progress, checkpoints.
 
 def load_checkpoint(path):
-    """(state, file) of a folder's newest whole checkpoint, or of the file that is named; runs no code that is in it."""
-    named = [] if Path(path).is_dir() else [Path(path)]
-    for file in sorted(Path(path).glob("checkpoint_*.pt"), reverse=True) or named:
-        try:
-            damaged = zipfile.ZipFile(file).testzip()  # torch does not look at the checksums
-            state = torch.load(file, map_location="cpu", weights_only=True)
-            if damaged is None and {"args", "parts"} <= state.keys():
-                return state, file
-            print(f"{file} is damaged or no checkpoint")
-        except Exception as error:  # damaged bytes can raise anything
-            print(f"{file} is not a whole checkpoint of plain values: {error!r}")
-    sys.exit(f"error: --resume {path}: there is no whole checkpoint")
+    """The newest intact checkpoint of the run in a folder, or the checkpoint in a file; runs no code from it."""
+    for file in sorted(Path(path).glob(f"checkpoint_{'[0-9]' * 12}.pt"), reverse=True) or [Path(path)]:
+        data = file.read_bytes()  # an OSError ends the run: it does not mean that the file is damaged
+        with contextlib.suppress(Exception):  # damaged bytes raise errors of many kinds
+            if zipfile.ZipFile(io.BytesIO(data)).testzip() is None:  # torch.load does not verify the checksums
+                return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+        print(f"{file} is damaged, or not a checkpoint of plain values")
+        if file != Path(path):
+            file.rename(file.with_suffix(".damaged"))
+    sys.exit(f"error: --resume {path}: there is no intact checkpoint")
 
 
 class Run:
-    """A run of the script: its folder, which belongs to this process alone, its log, progress bar and checkpoints."""
+    """A run of the script: its folder, log, progress bar and checkpoints."""
+    def __init__(self, args, signals=()):
+        """Begins a run, or continues the one in the folder `args.resume`. The signals stop it after `start`."""
+        state = {"global_step": 0, "returns": [], "parts": None}
+        self.resumed = args.resume is not None and Path(args.resume).is_dir()
+        if self.resumed:
+            self.folder = Path(args.resume)
+            self.lock = FileLock(self.folder / "lock").acquire(timeout=0)  # only one process trains in a folder
+        if args.resume is not None:
+            state = load_checkpoint(args.resume)
+            script, env_id = state["script"], state["args"]["env_id"]
+            if ":" in env_id and env_id != args.env_id:  # gymnasium imports the module before the colon
+                sys.exit(f"error: --resume {args.resume}: add --env-id {env_id} if you trust this module")
+            this_machine = {x: getattr(args, x) for x in ("cuda", "threads", "track", "runs_folder", "exp_name")}
+            args = tyro.cli(Args, description=__doc__, default=Args(**state["args"] | this_machine))
+            if self.resumed and (script, env_id) != (Path(__file__).name, args.env_id):
+                sys.exit(f"error: --resume {args.resume}: this is a run of {script} on {env_id}")
+        if not self.resumed:
+            name = f"{args.env_id}__{args.exp_name}__{args.seed}__{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+            self.folder = Path(args.runs_folder, name.replace("/", "-").replace(":", "-"))
+            self.lock = FileLock(self.folder / "lock").acquire(timeout=0)
+        self.args, self.signals, self.stopping, self.batch_size = args, signals, 0, args.num_envs * args.num_steps
+        self.global_step, self.returns, self.saved = state["global_step"], state["returns"], state["parts"]
+        self.updates_done, self.num_updates = (x // self.batch_size for x in (self.global_step, args.total_timesteps))
 
-    @one_line("the run's folder", OSError)
-    def __init__(self, args, state, file):
-        """Seeds the random generators; makes the run's folder, or takes the one that `file` is the newest of."""
-        self.args, self.state, self.writer, self.stopping = args, state, None, 0
-        done = state or {"global_step": 0, "update": 0, "returns": []}
-        self.global_step, self.update, self.returns = done["global_step"], done["update"], done["returns"]
-        self.batch_size = args.num_envs * args.num_steps
-        self.num_updates = self.update + (args.total_timesteps - self.global_step) // self.batch_size
-        self.goes_on = file is not None and file != Path(args.resume)  # a checkpoint that is named begins a new run
-        name = f"{args.env_id}__{args.exp_name}__{args.seed}__{datetime.now():%Y%m%d-%H%M%S-%f}"
-        self.folder = file.parent if self.goes_on else Path(args.runs_folder, re.sub("[/:]", "-", name))
-        if not self.goes_on:
-            self.folder.mkdir(parents=True)
-        self.lock = FileLock(self.folder / "lock")
-        self.lock.acquire(timeout=0)  # raises Timeout where another process is at work there
-        for seed in (torch.manual_seed, np.random.seed, random.seed):
-            seed(args.seed)
-        torch.set_num_threads(args.threads)
-        torch.backends.cudnn.deterministic = True
-        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = args.tf32
-        if hasattr(ctypes.pythonapi, "mallopt"):  # glibc: keep freed memory, which makes Atari 12 % faster
-            ctypes.pythonapi.mallopt(-4, 0)  # M_MMAP_MAX
-            ctypes.pythonapi.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
-
-    @one_line("the run's folder", OSError)
     def start(self, device, **parts):
-        """Loads what a resumed run has saved of the parts, and opens the log."""
-        self.device, self.parts, saved = device, parts, self.state["parts"] if self.state else {}
-        if saved and saved.keys() != parts.keys():
-            sys.exit(f"error: the checkpoint has the parts {', '.join(saved)}; the script has {', '.join(parts)}")
-        for name in parts:
-            with one_line(f"the part {name} cannot be saved and loaded", Exception):
-                torch.save(parts[name].state_dict(), copy := io.BytesIO())
-                copy = torch.load(io.BytesIO(copy.getvalue()), weights_only=True)
-                parts[name].load_state_dict(saved[name] if saved else copy)
-        if saved:
-            torch.set_rng_state(self.state["generators"]["torch"])
-            np.random.set_state(self.state["generators"]["numpy"])
-            random.setstate(self.state["generators"]["random"])
-            if device.type == "cuda" and "cuda" in self.state["generators"]:
-                torch.cuda.set_rng_state(self.state["generators"]["cuda"], device)
+        """Opens the log and loads the parts: objects with load_state_dict() and with state_dict(), which is a dict."""
         if self.args.track:
-            wandb, settings = importlib.import_module("wandb"), {"dir": self.folder, "config": vars(self.args)}
-            with one_line("--track", Exception):
-                wandb.init(id=self.folder.name, resume="allow", sync_tensorboard=True, **settings)
-        if self.goes_on:  # what came after the checkpoint is done again
-            for newer in (f for f in self.folder.glob("checkpoint_*.pt") if int(f.stem[11:]) > self.global_step):
-                newer.unlink()
-            for file in self.folder.glob("events.*"):
-                size = self.state["log"].get(file.name, 0)
-                os.truncate(file, size) if size else file.unlink()
-        source, again = Path(__file__), f"_{self.global_step:012}" if self.goes_on else ""
-        self.source = self.folder / f"{source.stem}{again}.py"
-        self.source.write_bytes(source.read_bytes())
-        before = self.folder / self.state["script"] if self.goes_on else self.source
-        if before.exists() and before.read_bytes() != self.source.read_bytes():
-            print(f"{source.name} is not as it was: {self.source} is what this run goes on with")
-        versions = {p.name: p.version for p in importlib.metadata.distributions()}
-        versions |= {"python": sys.version, "torch": torch.__version__}
-        about = {"script": source.name, "command": sys.argv, "args": vars(self.args), "device": str(device)}
-        about = json.dumps(about | {"versions": versions}, indent=2)
-        (self.folder / f"run{again}.json").write_text(about)
-        # the thread that writes the log raises its error here, too
-        threading.excepthook = lambda e: "tensorboard" in type(e.thread).__module__ or threading.__excepthook__(e)
-        self.writer = SummaryWriter(self.folder)
-        self.writer.add_text("run", f"```json\n{about}\n```", self.global_step)
-        gc.freeze()  # what there is now stays: 8 % faster on CartPole without its collector looking through it
-        print(f"{self.folder}: on {device}; watch it with tensorboard --logdir {self.folder.parent}", flush=True)
+            import wandb
+            wandb.init(id=self.folder.name, resume="allow", sync_tensorboard=True, config=vars(self.args))
+        self.parts, self.writer = parts, SummaryWriter(self.folder, purge_step=self.global_step + 1)
+        atexit.register(self.writer.close)
+        self.saved = self.saved or self.save()["parts"]  # a part that cannot be saved and loaded fails here
+        saved_keys = [(name, key) for name, state in self.saved.items() for key in state.keys()]
+        if saved_keys != (keys := [(name, key) for name, part in parts.items() for key in part.state_dict().keys()]):
+            sys.exit(f"error: the checkpoint does not fit: {sorted({*saved_keys} ^ {*keys}) or 'the order differs'}")
+        for name, part in parts.items():
+            part.load_state_dict(self.saved[name])
+        script, suffix = Path(__file__).resolve(), f"_{self.global_step:012}" if self.resumed else ""
+        shutil.copyfile(script, self.folder / f"{script.stem}{suffix}.py")
+        commit = subprocess.getoutput(f"git -C '{script.parent}' describe --always --dirty --abbrev=40 2>{os.devnull}")
+        about = {"script": script.name, "command": sys.argv, "args": vars(self.args), "device": str(device)}
+        about |= {"commit": commit, "versions": {p.name: p.version for p in importlib.metadata.distributions()}}
+        (self.folder / f"run{suffix}.json").write_text(json.dumps(about, indent=2))
+        print(f"{self.folder}: training on {device}; Ctrl-C stops, --resume {self.folder} continues", flush=True)
+        for number in self.signals:
+            signal.signal(number, self.stop)
+
+    def stop(self, number, frame):
+        """Ends the run after the update; a second signal ends it at once."""
+        self.stopping = number
+        signal.signal(number, signal.SIG_DFL)
 
     def updates(self):
-        """Yields the updates to do, 1 to the last, and shows the progress: a bar, or now and then a line in a file."""
+        """Yields the numbers of the updates, 1 to num_updates in a new run, and shows the progress."""
+        steps = {"total": self.args.total_timesteps, "initial": self.global_step, "unit": " steps", "unit_scale": True}
+        with tqdm(**steps, mininterval=1) as self.bar:
+            for update in range(self.updates_done + 1, self.num_updates + 1):
+                yield update
+                self.bar.set_postfix_str(f"return {np.mean(self.returns or math.nan):.4g}", refresh=False)
+                self.bar.update(self.batch_size)
 
-        def stop(number, frame):  # after the update under way; the second time the program ends at once
-            self.stopping = number
-            signal.signal(number, signal.SIG_DFL)
-
-        for number in (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):
-            if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
-                signal.signal(number, stop)
-        lines = {"mininterval": 30, "bar_format": "{n_fmt}/{total_fmt} steps, {rate_fmt}, {remaining} left{postfix}\n"}
-        form = {"unit": " steps", "unit_scale": True} | ({} if sys.stderr.isatty() else lines)
-        self.first, self.began = self.global_step, time.perf_counter()
-        total = self.global_step + (self.num_updates - self.update) * self.batch_size
-        with tqdm(initial=self.global_step, total=total, **form) as bar:
-            while self.update < self.num_updates:
-                self.update += 1
-                yield self.update
-                bar.set_postfix_str(f"return {np.mean(self.returns or math.nan):.4g}", refresh=False)
-                bar.update(self.batch_size)
-
-    @one_line("the run's folder", OSError)
     def log_step(self, infos):
-        """Counts a step of the environments, and logs each episode that ended in it."""
+        """Counts a step of all environments; logs the episodes that ended in it."""
         self.global_step += self.args.num_envs
-        ended = infos.get("final_info", {})
-        for i in np.flatnonzero(ended.get("_episode", ())):
-            self.returns = [*self.returns[-99:], float(ended["episode"]["r"][i])]
+        final = infos.get("final_info", {})
+        for i in np.flatnonzero(final.get("_episode", ())):
+            self.returns = [*self.returns[-99:], float(final["episode"]["r"][i])]
             self.writer.add_scalar("charts/episodic_return", self.returns[-1], self.global_step)
-            self.writer.add_scalar("charts/episodic_length", ended["episode"]["l"][i], self.global_step)
+            self.writer.add_scalar("charts/episodic_length", final["episode"]["l"][i], self.global_step)
 
-    @one_line("the run's folder", OSError)
     def log_update(self, scalars):
-        """Logs an update's scalars, numbers or tensors; ends the run where a loss or the gradient is not finite."""
-        tensors = [torch.as_tensor(scalar, dtype=torch.float32, device=self.device) for scalar in scalars.values()]
-        scalars = dict(zip(scalars, torch.stack(tensors).tolist(), strict=True))  # in one copy
-        scalars["charts/SPS"] = (self.global_step - self.first) / max(time.perf_counter() - self.began, 1e-9)
-        for name, number in scalars.items():
-            self.writer.add_scalar(name, number, self.global_step)
-            if not math.isfinite(number) and name.endswith(("loss", "norm")):
-                sys.exit(f"error: NaN or inf in {name} of update {self.update} of {self.folder}")
+        """Logs the scalars of an update; ends the run if a loss or the norm of the gradient is not finite."""
+        scalars["charts/SPS"] = (self.global_step - self.bar.initial) / self.bar.format_dict["elapsed"]
+        for name, scalar in scalars.items():
+            self.writer.add_scalar(name, scalar, self.global_step)
+            if name.endswith(("loss", "norm")) and not math.isfinite(scalar):
+                sys.exit(f"error: {name} is {scalar:g} in update {self.global_step // self.batch_size}")
 
-    @one_line("the run's folder", OSError)
     def save(self):
-        """Writes a checkpoint in full before it gets its name; keeps the newest two."""
+        """Writes a checkpoint, reads it back, and then gives it its name; keeps the newest two. Returns its state."""
         self.writer.flush()
-        generators = {"torch": torch.get_rng_state(), "random": random.getstate()}
-        generators["numpy"] = [x.tolist() if isinstance(x, np.ndarray) else x for x in np.random.get_state()]
-        if self.device.type == "cuda":
-            generators["cuda"] = torch.cuda.get_rng_state(self.device)
-        state = {"script": self.source.name, "args": vars(self.args), "returns": self.returns, "generators": generators}
-        state |= {"global_step": self.global_step, "update": self.update}
-        state["parts"] = {name: part.state_dict() for name, part in self.parts.items()}
-        state["log"] = {file.name: file.stat().st_size for file in self.folder.glob("events.*")}
-        torch.save(state, data := io.BytesIO())  # which has an error of its own for a file that cannot be written
-        data.seek(0)
-        with one_line("a part holds what cannot be loaded again", Exception):
-            torch.load(data, weights_only=True)
-        with open(temporary := self.folder / "checkpoint.tmp", "wb") as file:
-            file.write(data.getbuffer())
+        state = {"script": Path(__file__).name, "args": vars(self.args), "global_step": self.global_step}
+        state |= {"returns": self.returns, "parts": {name: part.state_dict() for name, part in self.parts.items()}}
+        with open(self.folder / "checkpoint.tmp", "wb") as file:
+            torch.save(state, file)
             file.flush()
-            os.fsync(file)
-        temporary.replace(self.folder / f"checkpoint_{self.global_step:012}.pt")
-        if os.name == "posix":  # the name, too, is to be on the disk
-            os.fsync(folder := os.open(self.folder, os.O_RDONLY))
-            os.close(folder)
-        for old in sorted(self.folder.glob("checkpoint_*.pt"))[:-2]:
+            os.fsync(file.fileno())
+        state = torch.load(file.name, map_location="cpu", weights_only=True)
+        os.replace(file.name, self.folder / f"checkpoint_{self.global_step:012}.pt")
+        for old in sorted(self.folder.glob(f"checkpoint_{'[0-9]' * 12}.pt"))[:-2]:
             old.unlink()
-
-    @one_line("the run's folder", OSError)
-    def close(self):
-        """Closes the log; a run that never began leaves no folder."""
-        gc.unfreeze()
-        if self.writer is not None:
-            self.writer.close()
-        elif not self.goes_on:
-            shutil.rmtree(self.folder)
-        self.lock.release()
-
-
-class Output:
-    """A stream whose reader may be gone, or may not know a letter: what it cannot take is dropped, and no run ends."""
-
-    def __init__(self, stream):
-        self.stream = stream
-
-    def __getattr__(self, name):
-        return getattr(self.stream, name)
-
-    def write(self, text):
-        try:
-            self.stream.write(text)
-            self.stream.flush()
-        except OSError:  # what is written from here on goes nowhere
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self.stream.fileno())
-        except ValueError:
-            pass
+        return state
 
 
 def main():
-    """Trains as the command line says; what the command line got wrong is one line, without a traceback."""
-    try:
-        with contextlib.redirect_stdout(Output(sys.stdout)), contextlib.redirect_stderr(Output(sys.stderr)):
-            with contextlib.closing(Run(*parse_args())) as run:
-                try:
-                    train(run.args, run)
-                except SystemExit as end:  # an environment, say, has called sys.exit()
-                    sys.exit(end.code or f"error: something ended the program in update {run.update} of {run.folder}")
-            if run.update < run.num_updates:
-                print(f"stopped; --resume {run.folder} goes on")
-                sys.exit(128 + run.stopping)
-    except KeyboardInterrupt:  # before the first update
-        sys.exit(128 + signal.SIGINT)
-    except (ImportError, gym.error.Error) as error:
-        hint = f": pip install {error.name}" if getattr(error, "name", None) else ""
-        sys.exit(f"error: {error}{hint}")
+    """Trains with the options of the command line; after a stop, exits with 128 + the signal's number."""
+    sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # closed by >&-
+    make_run, args = globals().get("make_run", Run), tyro.cli(Args, description=__doc__)
+    numbers = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
+    # child processes inherit SIG_IGN and leave Ctrl-C to this one; a signal that nohup ignores stays ignored
+    run = make_run(args, [number for number in numbers if signal.signal(number, signal.SIG_IGN) != signal.SIG_IGN])
+    atexit.register(lambda: [process.kill() for process in multiprocessing.active_children()])  # they outlive an error
+    train(run.args, run)
+    sys.exit(128 + run.stopping if run.stopping else 0)
 
 
 if __name__ == "__main__":

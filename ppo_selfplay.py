@@ -460,10 +460,10 @@ class Run:
 def main():
     """Trains with the options of the command line; after a stop, exits with 128 + the signal's number."""
     sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # closed by >&-
-    args = tyro.cli(Args, description=__doc__)
+    make_run, args = globals().get("make_run", Run), tyro.cli(Args, description=__doc__)
     numbers = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
     # child processes inherit SIG_IGN and leave Ctrl-C to this one; a signal that nohup ignores stays ignored
-    run = Run(args, [number for number in numbers if signal.signal(number, signal.SIG_IGN) != signal.SIG_IGN])
+    run = make_run(args, [number for number in numbers if signal.signal(number, signal.SIG_IGN) != signal.SIG_IGN])
     atexit.register(lambda: [process.kill() for process in multiprocessing.active_children()])  # they outlive an error
     train(run.args, run)
     sys.exit(128 + run.stopping if run.stopping else 0)

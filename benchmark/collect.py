@@ -166,7 +166,8 @@ def short(name):
 def result_file(results, about):
     """Where the results have a run: one of ours is known by its options too."""
     options = [f"{option}={value}" for option, value in about["options"].items()] if about["ours"] else []
-    name = "__".join([about["env_id"], about["script"], str(about["seed"]), *options]).replace("/", "-")
+    name = "__".join([about["env_id"], about["script"], str(about["seed"]), *options])
+    name = name.replace("/", "-").replace(":", "-")
     return Path(results, "ours" if about["ours"] else "ppo2", f"{short(name)}.json")
 
 

@@ -40,8 +40,7 @@ PICTURED = [
     ("ppo_multidiscrete_mask", "MicrortsMining-v1"),
 ]  # fmt: skip
 SHORT_TABLE = [
-    ("ppo", "CartPole-v1"), ("ppo", "Acrobot-v1"), ("ppo_shared", "CartPole-v1"),
-    ("ppo_continuous_action", "HalfCheetah-v4"), ("ppo_continuous_action", "Hopper-v4"),
+    ("ppo", "CartPole-v1"), ("ppo_continuous_action", "HalfCheetah-v4"), ("ppo_continuous_action", "Hopper-v4"),
     ("ppo_continuous_action", "Walker2d-v4"), ("ppo_atari", "BreakoutNoFrameskip-v4"),
 ]  # fmt: skip
 METRICS = {

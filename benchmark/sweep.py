@@ -81,7 +81,7 @@ class Ours:
         self.result = results and result_file(results, about)
         name = [about["env_id"], self.script, str(seed), str(self.args["total_timesteps"])]
         name += [f"{key}={value}" for key, value in others.items() if key != "total_timesteps"]
-        self.name = short("__".join(name).replace("/", "-"))
+        self.name = short("__".join(name).replace("/", "-").replace(":", "-"))
         self.steps = self.args["num_envs"] * self.args["num_steps"]  # of a rollout, and then of the run
         self.steps *= self.args["total_timesteps"] // self.steps
 

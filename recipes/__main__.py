@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 KEYS = "what", "why", "source", "script", "command", "caught by", "measured effect"
 PLUMBING = "# That was PPO"  # a recipe changes nothing from here on
 # Tests in which a script is run, not read, so that one that fails says something; first those of the script itself.
-TESTS = "gae", "golden", "normalize", "atari_wrappers", "lstm", "multidiscrete", "procgen", "run", "cli", "learning"
+TESTS = "gae loss golden normalize atari_wrappers lstm multidiscrete procgen run cli learning".split()
 NEAREST = {
     "ppo.py": "golden", "ppo_atari.py": "atari_wrappers", "ppo_atari_lstm.py": "lstm",
     "ppo_continuous_action.py": "normalize",

@@ -32,12 +32,8 @@ MUTANTS = [
     # loss
     ("ppo.py", ".std(correction=0)", ".std(correction=1)", "golden"),
     ("ppo.py", "torch.max(-advantages * ratio, ", "torch.min(-advantages * ratio, ", "golden"),
-    (
-        "ppo.py",
-        "ratio.clamp(1 - clip_coef, 1 + clip_coef)",
-        "ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)",
-        "golden loss",
-    ),
+    ("ppo.py", "ratio.clamp(1 - clip_coef, 1 + clip_coef)", "ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)",
+     "golden loss"),
     ("ppo.py", ".clamp(-clip_coef, clip_coef)", ".clamp(-args.clip_coef, args.clip_coef)", "golden loss"),
     ("ppo.py", "> clip_coef)", "> args.clip_coef)", "golden loss"),
     ("ppo.py", "- args.ent_coef * entropy", "+ args.ent_coef * entropy", "golden"),
@@ -56,12 +52,8 @@ MUTANTS = [
     ("ppo.py", "next_done = terminated | truncated", "next_done = terminated", "run"),
     ("ppo.py", "(cut := truncated & ~terminated)", "(cut := truncated)", "run"),
     ("ppo.py", "reward[cut] += args.gamma * agent", "reward[cut] += agent", "run"),
-    (
-        "ppo.py",
-        "next_value = agent(torch.from_numpy(next_obs)",
-        "next_value = agent(torch.from_numpy(next_obs * 0)",
-        "run",
-    ),
+    ("ppo.py", "next_value = agent(torch.from_numpy(next_obs)", "next_value = agent(torch.from_numpy(next_obs * 0)",
+     "run"),
     ("ppo.py", "torch.from_numpy(advantages).to(device) + values", "torch.from_numpy(advantages).to(device)", "run"),
     ("ppo.py", "torch.randperm(run.batch_size, device=device)", "torch.arange(run.batch_size, device=device)", RUN),
     ("ppo.py", 'stats[-1]["approx_kl"] > ', 'stats[-1]["approx_kl_ppo2"] > ', "run"),
@@ -71,21 +63,13 @@ MUTANTS = [
     ("ppo.py", "args.capture_video and index == 0", "args.capture_video and index == args.num_envs - 1", "run"),
     ("ppo.py", "torch.manual_seed(args.seed + run.global_step)", "torch.manual_seed(args.seed)", "plumbing"),
     # plumbing
-    (
-        "ppo.py",
-        "glob(f\"checkpoint_{'[0-9]' * 12}.pt\"), reverse=True)",
-        'glob("checkpoint_*.pt"), reverse=True)',
-        "plumbing",
-    ),
+    ("ppo.py", "glob(f\"checkpoint_{'[0-9]' * 12}.pt\"), reverse=True)", 'glob("checkpoint_*.pt"), reverse=True)',
+     "plumbing"),
     ("ppo.py", ".testzip() is None", ".testzip() or True", "plumbing"),
     ("ppo.py", "name: list(state.keys()) for", "name: sorted(state.keys()) for", "plumbing"),
     ("ppo.py", 'file.rename(file.with_suffix(".damaged"))', "pass", "plumbing"),
-    (
-        "ppo.py",
-        'io.BytesIO(data), map_location="cpu", weights_only=True)',
-        "io.BytesIO(data), weights_only=False)",
-        "plumbing",
-    ),
+    ("ppo.py", 'io.BytesIO(data), map_location="cpu", weights_only=True)', "io.BytesIO(data), weights_only=False)",
+     "plumbing"),
     ("ppo.py", "purge_step=self.global_step + 1", "purge_step=None", "plumbing"),
     ("ppo.py", '("cuda", "threads", "track", "runs_folder", "exp_name")', '("cuda",)', "plumbing"),
     ("ppo.py", '.pt"))[:-2]:', '.pt"))[:-1]:', "plumbing"),
@@ -97,12 +81,8 @@ MUTANTS = [
     ("ppo.py", "self.global_step += self.args.num_envs", "self.global_step += 1", "run"),
     # Atari
     ("ppo_atari.py", "np_random.integers(1, 31)", "np_random.integers(0, 31)", "atari_wrappers"),
-    (
-        "ppo_atari.py",
-        "            if terminated or truncated:\n                break",
-        "            if terminated:\n                break",
-        "atari_wrappers",
-    ),
+    ("ppo_atari.py", "            if terminated or truncated:\n                break",
+     "            if terminated:\n                break", "atari_wrappers"),
     ("ppo_atari.py", "if i >= 2:", "if i >= 3:", "atari_wrappers"),
     ("ppo_atari.py", "lost = 0 < lives < self.lives", "lost = lives < self.lives", "atari_wrappers"),
     ("ppo_atari.py", "for action in (1, 2):", "for action in (1, 1):", "atari_wrappers"),
@@ -116,18 +96,10 @@ MUTANTS = [
     ("ppo_atari_lstm.py", "tuple(s[:, n] for s in initial_state)", "tuple(s[:, n] for s in state)", "golden lstm"),
     ("ppo_atari_lstm.py", "(cut).to(device)] for s in state)", "(cut).to(device)] for s in initial_state)", "lstm"),
     # continuous actions, Procgen, several choices, self-play
-    (
-        "ppo_continuous_action.py",
-        "self.returns[terminated | truncated] = 0",
-        "self.returns[terminated] = 0",
-        "normalize",
-    ),
-    (
-        "ppo_continuous_action.py",
-        "self.return_stats.var + 1e-8)).clip(-10, 10)",
-        "self.return_stats.var + 1e-8))",
-        "normalize",
-    ),
+    ("ppo_continuous_action.py", "self.returns[terminated | truncated] = 0", "self.returns[terminated] = 0",
+     "normalize"),
+    ("ppo_continuous_action.py", "self.return_stats.var + 1e-8)).clip(-10, 10)", "self.return_stats.var + 1e-8))",
+     "normalize"),
     ("ppo_continuous_action.py", 'infos["final_obs"][i] = self.scale(infos["final_obs"][i])', "pass", "normalize"),
     ("ppo_procgen.py", "self.returns * self.gamma + rewards", "self.returns + rewards", "normalize procgen"),
     ("ppo_procgen.py", "self.lengths * ~done", "self.lengths", "procgen"),
@@ -136,13 +108,9 @@ MUTANTS = [
     ("ppo_selfplay.py", "np.stack([reward, -reward]", "np.stack([reward, reward]", "selfplay"),
     ("ppo_selfplay.py", "terminated.repeat(2)", "np.tile(terminated, 2)", "selfplay"),
     ("benchmark/elo.py", "playing & ~(terminated | truncated)", "playing & ~terminated", "selfplay"),
-    (
-        "benchmark/report.py",
-        "stats.ttest_ind(first, second, equal_var=False)",
-        "stats.ttest_ind(first, second)",
-        "benchmark",
-    ),
-]
+    ("benchmark/report.py", "stats.ttest_ind(first, second, equal_var=False)", "stats.ttest_ind(first, second)",
+     "benchmark"),
+]  # fmt: skip
 
 
 OTHERS = "shared or atari or continuous or procgen or multi or selfplay"  # scripts whose tests never see ppo.py

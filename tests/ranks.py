@@ -1,4 +1,4 @@
-"""Runs ppo_atari_multigpu.py as several ranks: forked from this process, where the libraries are loaded already."""
+"""Runs a script as several ranks: forked from this process, where the libraries are loaded already."""
 
 import os
 import re
@@ -6,32 +6,28 @@ import signal
 import socket
 import sys
 import time
-import traceback
 
-import envpool.atari  # noqa: F401 (late imports, here made once before the forks: each run would take 4 seconds more)
+import envpool.atari  # noqa: F401  scripts import it late; one import before the forks saves 4 seconds in each
 import torch
+from toy_envs import checkpoint, newest_run
 
 import ppo_atari_multigpu as script
 
 torch.optim.Adam([torch.zeros(1, requires_grad=True)])  # imports torch._dynamo
-
 SMALL = "--num-envs 8 --num-steps 16 --threads 1 --save-every 1"
 
 
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
 class Ranks:
-    """R processes in one group, as torchrun starts them; what each prints is in the file `folder`/rank_<number>.
+    """R processes in a group, as torchrun starts them; the file `folder`/rank_<number> has the output of each.
 
-    change(rank) is called in each before it begins. R = 0: one process without a group, of `module`."""
+    change(rank) is called in each before it begins. R = 0: one process without a group."""
 
     def __init__(self, number, options, folder, change=None, module=script, **environment):
         folder.mkdir(exist_ok=True)
-        port, self.folder, self.pids, self.codes = free_port(), folder, [], {}
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            port = listener.getsockname()[1]
+        self.folder, self.pids, self.codes = folder, [], {}
         for rank in range(max(number, 1)):
             group = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": number, "LOCAL_WORLD_SIZE": number}
             group |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": port}
@@ -54,18 +50,14 @@ class Ranks:
             time.sleep(0.02)
         return [self.codes[pid] for pid in self.pids]
 
-    def said(self, rank):
-        return said(self.folder, rank)
-
-
-def said(folder, rank):
-    """What a rank said, without what Python 3.14's resource tracker says of any process that was forked."""
-    text = (folder / f"rank_{rank}").read_text()
-    return re.sub(r".*UserWarning: resource_tracker: .*\n  warnings.warn\(\n", "", text)
+    def said(self, rank=0):
+        """The output of a rank, without what Python 3.14's resource tracker says of a process that was forked."""
+        text = (self.folder / f"rank_{rank}").read_text()
+        return re.sub(r".*UserWarning: resource_tracker: .*\n  warnings.warn\(\n", "", text)
 
 
 def child(rank, group, options, folder, change, module):
-    """What a forked process does; returns its exit status."""
+    """The work of a forked process; returns its exit status."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     output = os.open(folder / f"rank_{rank}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -79,12 +71,34 @@ def child(rank, group, options, folder, change, module):
     try:
         if change:
             change(rank)
-        module.every_rank(module) if group else module.main()
+        module.main()
         return 0
     except SystemExit as end:
         if isinstance(end.code, str):
             print(end.code, file=sys.stderr)
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:
-        traceback.print_exc(file=sys.__stderr__)
+        sys.excepthook(*sys.exc_info())
         return 1
+
+
+def run(ranks, options, folder, change=None, module=script, **environment):
+    """Runs to the end, which must be a good one; returns the folder of the newest run."""
+    group = Ranks(ranks, options, folder, change, module, **environment)
+    assert group.wait(240) == [0] * max(ranks, 1), group.said()
+    return newest_run(folder)
+
+
+def weights(folder):
+    return torch.cat([weight.flatten() for weight in checkpoint(folder)["parts"]["agent"].values()])
+
+
+def wait_for_step(folder, step, seconds=120):
+    """Waits for a checkpoint of that step or a later one in a run of `folder`; returns its step."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        found = [int(path.stem[11:]) for path in folder.glob("runs/*/checkpoint_*.pt")]
+        if max(found, default=-1) >= step:
+            return max(found)
+        time.sleep(0.05)
+    raise TimeoutError

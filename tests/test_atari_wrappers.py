@@ -1,4 +1,4 @@
-"""The Atari wrappers, frame by frame, against what those of ppo2 gave out (golden/README.md)."""
+"""The Atari wrappers equal those of ppo2, frame by frame (golden/README.md)."""
 
 import functools
 import hashlib
@@ -31,7 +31,7 @@ def fake_frame(k):
 
 
 class FakeGame(gym.Env):
-    """An emulator that runs by a script whatever the actions are: frames, rewards, lives and ends are in the tables."""
+    """An emulator whose frames, rewards, lives and ends follow a table, whatever the actions are."""
 
     observation_space, action_space = gym.spaces.Box(0, 255, (128,), np.uint8), gym.spaces.Discrete(4)
 
@@ -47,7 +47,7 @@ class FakeGame(gym.Env):
         buffer[:] = fake_frame(self.frames - 1)
 
     def advance(self):
-        """Goes on to the next frame; returns the RAM, in which nothing is."""
+        """Goes to the next frame; returns an empty RAM."""
         self.frames += 1
         return np.zeros(128, np.uint8)
 
@@ -63,7 +63,7 @@ class FakeGame(gym.Env):
 
 
 class Draws:
-    """In place of an environment's np_random: hands out the recorded numbers of no-ops."""
+    """An np_random that returns the recorded numbers of no-ops."""
 
     bit_generator = SimpleNamespace(state={})
 
@@ -231,15 +231,6 @@ def test_breakout_vectorised(tmp_path):
     envs.close()
 
 
-def test_game_without_fire(tmp_path):
-    """make_env presses FIRE only in games that have it: Freeway starts with no-ops alone."""
-    env = ppo_atari.make_env(ppo_atari.Args(env_id="FreewayNoFrameskip-v4"), 0, tmp_path)
-    log = record(env, itertools.repeat(3))
-    env.reset()
-    assert [action for action, *_ in log] == [-1, 0, 0, 0]
-    env.close()
-
-
 @pytest.mark.parametrize("reward, sign", [(7.0, 1.0), (0.0, 0.0), (-0.1, -1.0)])
 def test_rewards_become_their_signs(reward, sign, tmp_path):
     """In make_env, and after the frames' rewards were added up for the statistics (Breakout itself only pays 1)."""
@@ -320,7 +311,7 @@ both_ends = pytest.mark.parametrize("kind", ["terminated", "truncated"])
 @both_ends
 @pytest.mark.parametrize("noops, shown", [(2, (1, 2)), (3, (2, 0)), (7, (3, 1))])
 def test_a_game_that_ends_in_its_noops_is_reset(script, kind, noops, shown):
-    """At once, and what is shown is of the game that goes on; the other no-ops are of that game."""
+    """At once; the observation and the other no-ops are of the next game."""
     env = script.NoopReset(game := Short(kind))
     game.np_random = Draws(iter([noops]))
     assert env.reset()[0] == shown

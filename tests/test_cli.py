@@ -5,20 +5,9 @@ import re
 
 import gymnasium as gym
 import pytest
+import toy_envs as toys
 import tyro
-from toy_envs import (
-    CLASSIC_CONTROL,
-    CONTINUOUS,
-    PPO,
-    ROOT,
-    SHARED,
-    checkpoint,
-    every_script,
-    finish,
-    patched,
-    start,
-    train,
-)
+from toy_envs import CLASSIC_CONTROL, CONTINUOUS, PPO, ROOT, SHARED, checkpoint, every_script, finish, start, train
 
 
 @every_script
@@ -110,7 +99,7 @@ class Odd(gym.Env):
 
 
 def train_on(script, observations, actions, folder):
-    with patched((gym, "make", lambda *_, **__: Odd(observations, actions))):
+    with toys.patched((gym, "make", lambda *_, **__: Odd(observations, actions))):
         return train(script, script.tiny.replace("--env-id Hopper-v5", ""), folder)
 
 

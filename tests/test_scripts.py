@@ -5,12 +5,11 @@ import difflib
 import re
 
 import pytest
-from dependencies import PROJECT
+from test_packaging import OPTIONAL
 from toy_envs import PPO, ROOT, TEXTS, every_text, finish, start
 
 from docs.diffs import KINDS, spoken_for
 
-OPTIONAL = PROJECT["optional-dependencies"]
 parents = {script.name: script for script in TEXTS}
 children = [script for script in TEXTS if script.parent]
 every_child = pytest.mark.parametrize("script", children, ids=lambda script: script.name)

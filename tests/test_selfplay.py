@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from toy_envs import PPO, SELFPLAY, Signs, checkpoint, patched, same_weights, scalars, train
+from toy_envs import SELFPLAY, Signs, checkpoint, patched, same_weights, scalars, train
 
 import ppo_selfplay as script
 from benchmark import elo
@@ -135,45 +135,6 @@ def test_each_seat_is_an_environment(duels):
             assert obs[row, 2] == (0 if step.terminated or step.truncated else shown[row, 2] + 1)
     assert ends > 100
     envs.close()
-
-
-class Apart(nn.Module):
-    """An agent: the first one made takes actions 0 to 3, the second one, the opponent, action 4."""
-
-    made = 0
-
-    def __init__(self, envs):
-        super().__init__()
-        Apart.made += 1
-        often = [[0, 0, 0, 0, -1e8], [-1e8, -1e8, -1e8, -1e8, 0]][Apart.made - 1]
-        self.logits = nn.Parameter(torch.tensor(often, dtype=torch.float32))
-
-    def forward(self, obs):
-        return script.Categorical(self.logits.expand(len(obs), 5)), self.logits.sum() * torch.zeros(len(obs))
-
-
-@pytest.mark.parametrize("past", [False, True])
-def test_from_both_seats_or_one(past, made, duels, tmp_path):
-    """An epoch has each row of both seats once, or of seat 0 alone if an older self has seat 1."""
-    tested = made["selfplay-past"] if past else SELFPLAY
-    Apart.made, epochs, M, N = 0, [], 16, 6
-    options = f"--env-id Duel-v0 --num-envs {N} --num-steps {M} --total-timesteps {2 * M * N} --num-minibatches 4 "
-
-    def look(agent, minibatch, *_):
-        epochs.append({name: column.clone() for name, column in minibatch.items()})
-        return {"policy_loss": torch.zeros(()), "value_loss": torch.zeros(())}
-
-    with patched((tested.module, "Agent", Apart), (tested.module, "clipped_gradient", look)):
-        train(tested, f"{options} --update-epochs 1", tmp_path)
-    assert len(epochs) == 8 and len(duels) == 3
-    for update in range(2):
-        minibatches = epochs[4 * update : 4 * update + 4]
-        learned = [row for each in minibatches for row in torch.column_stack([each["obs"], each["actions"]]).tolist()]
-        steps = [step for duel in duels for step in duel.log[M * update : M * (update + 1)]]
-        seats = [0] if past else [0, 1]
-        assert sorted(learned) == sorted([*step.obs[seat], step.actions[seat]] for step in steps for seat in seats)
-        assert {step.actions[0] for step in steps} == {0, 1, 2, 3}
-        assert {step.actions[1] for step in steps} == ({4} if past else {0, 1, 2, 3})
 
 
 @pytest.mark.parametrize("past", [False, True])
@@ -343,16 +304,7 @@ def test_slime_volleyball_has_a_time_limit_and_a_picture(volley):
     assert (env.render() != first).any()
 
 
-@pytest.mark.slow
-@with_slimevolley
-def test_slime_volleyball_trains_and_is_filmed(tmp_path):
-    options = "--num-envs 4 --num-steps 512 --total-timesteps 2048 --capture-video"
-    run = train(SELFPLAY, options, tmp_path)
-    assert len(list(run.glob("videos-*/*.mp4"))) >= 1
-    assert len(scalars(run)["charts/episodic_return"]) >= 10
-
-
-# benchmark/elo.py
+# Ratings by benchmark/elo.py
 
 
 def test_ratings_are_the_likeliest():
@@ -393,11 +345,3 @@ def test_elo_of_a_run(made, tmp_path, capsys, monkeypatch):
     ratings = [float(row[1]) for row in rows[1:]]
     assert ratings == sorted(ratings) and ratings[0] == 0 and ratings[-1] > 200
     assert rows[-1][2] == "100.0%" and rows[2][2] == rows[2][3]
-
-
-def test_elo_of_another_game(tmp_path, monkeypatch):
-    run = train(PPO, "--no-cuda --total-timesteps 64 --num-envs 2 --num-steps 32", tmp_path)
-    for arguments, said in ([str(run)], "is no run of a game of two"), (["nowhere"], "^error: nowhere"):
-        monkeypatch.setattr(sys, "argv", ["elo.py", *arguments])
-        with pytest.raises(SystemExit, match=said):
-            elo.main()

@@ -1,0 +1,81 @@
+"""Trains PPO of Stable-Baselines3 with RL Zoo's settings, plays 100 games without exploration, and prints JSON.
+
+    python benchmark/sb3.py LunarLander-v3 --steps 300000 --seed 1
+
+It needs a Python environment with stable-baselines3. The settings are those of hyperparams/ppo.yml in
+DLR-RM/rl-baselines3-zoo at 00128b5, where some tasks have older version numbers.
+"""
+
+import argparse
+import json
+import time
+from importlib.metadata import version
+
+import gymnasium as gym
+import numpy as np
+import torch
+from stable_baselines3 import PPO
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.vec_env import VecNormalize
+
+WIDE = dict(log_std_init=-2, ortho_init=False, activation_fn=torch.nn.ReLU, net_arch=dict(pi=[256, 256], vf=[256, 256]))
+LANDER = dict(n_envs=16, n_steps=1024, gae_lambda=0.98, gamma=0.999, n_epochs=4, ent_coef=0.01)
+SETTINGS = {
+    "CartPole-v1": dict(n_envs=8, n_steps=32, batch_size=256, gae_lambda=0.8, gamma=0.98, n_epochs=20,
+        learning_rate=lambda remaining: 0.001 * remaining, clip_range=lambda remaining: 0.2 * remaining),
+    "Acrobot-v1": dict(n_envs=16, normalize=True, n_steps=256, gae_lambda=0.94, n_epochs=4),
+    "MountainCar-v0": dict(n_envs=16, normalize=True, n_steps=16, gae_lambda=0.98, n_epochs=4),
+    "MountainCarContinuous-v0": dict(n_envs=1, normalize=True, batch_size=256, n_steps=8, gamma=0.9999, gae_lambda=0.9,
+        learning_rate=7.77e-5, ent_coef=0.00429, clip_range=0.1, max_grad_norm=5, vf_coef=0.19, use_sde=True,
+        policy_kwargs=dict(log_std_init=-3.29, ortho_init=False)),
+    "Pendulum-v1": dict(n_envs=4, n_steps=1024, gamma=0.9, learning_rate=1e-3, use_sde=True, sde_sample_freq=4),
+    "LunarLander-v3": LANDER,
+    "LunarLanderContinuous-v3": LANDER,
+    "HalfCheetah-v5": dict(n_envs=1, normalize=True, n_steps=512, gamma=0.98, learning_rate=2.0633e-5,
+        ent_coef=0.000401762, clip_range=0.1, n_epochs=20, gae_lambda=0.92, max_grad_norm=0.8, vf_coef=0.58096,
+        policy_kwargs=WIDE),
+}  # fmt: skip
+
+
+class Threshold(BaseCallback):
+    """Notes the step of the first rollout after which the last 100 episodes reach the task's reward_threshold."""
+
+    step = None
+
+    def _on_rollout_end(self):
+        returns, threshold = [game["r"] for game in self.model.ep_info_buffer], gym.spec(args.env_id).reward_threshold
+        if threshold is not None and len(returns) == 100 and np.mean(returns) >= threshold:
+            self.step = self.step or self.num_timesteps
+
+    def _on_step(self):
+        return True
+
+
+parser = argparse.ArgumentParser()
+parser.add_argument("env_id", choices=SETTINGS)
+parser.add_argument("--steps", type=int, required=True)
+parser.add_argument("--seed", type=int, default=1)
+args, threshold = parser.parse_args(), Threshold()
+torch.set_num_threads(1)
+settings = SETTINGS[args.env_id].copy()
+num_envs, normalize = settings.pop("n_envs"), settings.pop("normalize", False)
+envs = make_vec_env(args.env_id, num_envs, args.seed)
+games = make_vec_env(args.env_id, 100, 1_000_000 + 1000 * args.seed)  # each plays one
+if normalize:
+    envs = VecNormalize(envs, gamma=settings.get("gamma", 0.99))
+    games = VecNormalize(games, training=False, norm_reward=False)
+    games.obs_rms = envs.obs_rms
+model = PPO("MlpPolicy", envs, seed=args.seed, device="cpu", **settings)
+start = time.process_time()
+model.learn(args.steps, callback=threshold)
+row = {
+    "steps": model.num_timesteps,
+    "cpu_minutes": (time.process_time() - start) / 60,
+    "threshold_step": threshold.step,
+}
+returns, _ = evaluate_policy(model, games, n_eval_episodes=100, deterministic=True, return_episode_rewards=True)
+row |= {"mean": np.mean(returns), "std": np.std(returns), "task": args.env_id, "seed": args.seed}
+packages = "stable-baselines3", "torch", "gymnasium", "numpy"
+print(json.dumps(row | {"versions": {name: version(name) for name in packages}}))

@@ -1,0 +1,76 @@
+"""Small environments that show what some recipes are for. An id such as recipes.environments:NAME imports this file."""
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.envs.classic_control import CartPoleEnv, PendulumEnv
+
+
+class NoVelocities:
+    """Leaves all but the components `positions` out of the observations of the class that follows it."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        low, high = self.observation_space.low, self.observation_space.high
+        self.observation_space = gym.spaces.Box(low[self.positions], high[self.positions])
+
+    def reset(self, **kwargs):
+        obs, info = super().reset(**kwargs)
+        return obs[self.positions], info
+
+    def step(self, action):
+        obs, *rest = super().step(action)
+        return obs[self.positions], *rest
+
+
+class CartPoleNoVelocities(NoVelocities, CartPoleEnv):
+    """The position of the cart and the angle of the pole."""
+
+    positions = [0, 2]
+
+
+class PendulumNoVelocity(NoVelocities, PendulumEnv):
+    """The cosine and the sine of the angle."""
+
+    positions = [0, 1]
+
+
+class ImageAndVector(gym.Env):
+    """An image shows one quarter, a vector one component: the action that is the sum of their numbers modulo 4 pays 1.
+
+    An episode has 16 steps. Who looks at only one of the two earns what random actions do, 4 on average."""
+
+    observation_space = gym.spaces.Dict(
+        image=gym.spaces.Box(0, 255, (84, 84, 1), np.uint8), vector=gym.spaces.Box(0, 1, (4,), np.float32)
+    )
+    action_space = gym.spaces.Discrete(4)
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 15}
+
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+
+    def observe(self):
+        self.quarter, component = self.np_random.integers(4, size=2)
+        self.answer = (self.quarter + component) % 4
+        return {"image": self.draw()[:, :, :1], "vector": np.eye(4, dtype=np.float32)[component]}
+
+    def draw(self):
+        image = np.zeros((2, 42, 2, 42, 3), np.uint8)
+        image[self.quarter // 2, :, self.quarter % 2] = 255
+        return image.reshape(84, 84, 3)
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.observe(), {}
+
+    def step(self, action):
+        reward, self.steps = float(action == self.answer), self.steps + 1
+        return self.observe(), reward, False, self.steps == 16, {}
+
+    def render(self):
+        return self.draw()
+
+
+gym.register("CartPoleNoVelocities-v1", CartPoleNoVelocities, max_episode_steps=500)
+gym.register("PendulumNoVelocity-v1", PendulumNoVelocity, max_episode_steps=200)
+gym.register("ImageAndVector-v0", ImageAndVector)

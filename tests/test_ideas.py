@@ -1,0 +1,506 @@
+"""Recipes that put an idea in: each trains, resumes and plays, and its formula is that of its source."""
+
+import copy
+import functools
+import importlib
+import math
+import sys
+from types import SimpleNamespace
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from toy_envs import ROOT, checkpoint, patched, same_weights, scalars, train
+
+import enjoy
+
+tool = importlib.import_module("recipes.__main__")
+SMALL = "--no-cuda --num-envs 2 --num-steps 32 --save-every 1"
+HIDDEN = f"{SMALL} --env-id recipes.environments:"
+IDEAS = {
+    **dict.fromkeys(("recompute-advantages", "clip-higher", "spo", "drift", "adam-relative", "equal-betas"), SMALL),
+    **dict.fromkeys(("outer-step", "layer-norm", "plasticity-log", "average-policy", "muon"), SMALL),
+    "lstm": f"{HIDDEN}CartPoleNoVelocities-v1 --num-minibatches 2",
+    "lstm-continuous": f"{HIDDEN}PendulumNoVelocity-v1 --num-minibatches 2",
+    "lstm-mask": f"{SMALL} --env-id toy_envs:Choices-v0 --num-minibatches 2",
+    "colored-noise": f"{SMALL} --env-id Hopper-v5",
+    "rpo": f"{SMALL} --env-id Hopper-v5",
+    "image-and-vector": f"{HIDDEN}ImageAndVector-v0 --num-steps 8",
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A function from a recipe's name to its script as a module, the recipe applied to it or to another script."""
+    folder = tmp_path_factory.mktemp("made")
+    found = {recipe.name: recipe for recipe in tool.recipes()}
+
+    @functools.cache
+    def make(name, script=None):
+        recipe = found[f"with/{name}"]
+        script = script or recipe.header["script"]
+        recipe = recipe._replace(
+            header=recipe.header | {"script": script}, diff=recipe.diff.replace(recipe.script.name, script)
+        )
+        module = f"with_{name}_{script[:-3]}".replace("-", "_")
+        (folder / f"{module}.py").write_text(tool.apply(recipe, (ROOT / script).read_text()))
+        return SimpleNamespace(name=module, module=importlib.import_module(module))
+
+    sys.path.insert(0, str(folder))
+    yield make
+    sys.path.remove(str(folder))
+
+
+@pytest.mark.parametrize("name", IDEAS)
+def test_it_trains_resumes_and_plays(name, made, tmp_path):
+    script, options = made(name), IDEAS[name]
+    steps = 16 if name == "image-and-vector" else 64
+    run = train(script, f"{options} --total-timesteps {2 * steps}", tmp_path)
+    before = checkpoint(run)
+    run = train(script, f"{options} --resume {run} --total-timesteps {3 * steps}", tmp_path)
+    after = checkpoint(run)
+    assert (before["global_step"], after["global_step"]) == (2 * steps, 3 * steps)
+    assert not same_weights(before, after)
+    assert len(enjoy.enjoy(enjoy.Args(run, episodes=1))) == 1
+
+
+@pytest.mark.parametrize("name", ["recompute-advantages", "layer-norm", "plasticity-log"])
+def test_it_fits_the_script_for_continuous_actions(name, made, tmp_path):
+    train(made(name, "ppo_continuous_action.py"), f"{SMALL} --env-id Pendulum-v1 --total-timesteps 64", tmp_path)
+
+
+# objectives
+
+
+def policy_loss(module, ratios, advantages, **columns):
+    """The policy's part of ppo_loss for steps with these ratios and advantages, of mean 0 and deviation 1."""
+    zeros, logprobs = torch.zeros(len(ratios)), torch.tensor(ratios).log()
+    policy = SimpleNamespace(log_prob=lambda actions: logprobs, entropy=lambda: zeros)
+    minibatch = dict.fromkeys(("obs", "actions", "logprobs", "values"), zeros) | {"returns": torch.tensor(advantages)}
+    stats = module.ppo_loss(lambda obs: (policy, zeros), minibatch | columns, 0.2, module.Args())[1]
+    return stats["policy_loss"].item(), stats["clipfrac"].item()
+
+
+RATIOS = np.array([1.25, 1.5, 0.5, 1.1, 0.9, 1.5, 0.5, 0.85], dtype=np.float32)
+ADVANTAGES = np.array([1, 1, 1, 1, -1, -1, -1, -1], dtype=np.float32)
+
+
+def test_the_higher_bound(made):
+    loss, share = policy_loss(made("clip-higher").module, RATIOS, ADVANTAGES)
+    assert loss == pytest.approx(-np.mean([1.25, 1.28, 0.5, 1.1, -0.9, -1.5, -0.8, -0.85]), abs=1e-6)
+    assert share == 4 / 8  # 1.5, 0.5, 1.5 and 0.5
+
+
+def test_the_quadratic_penalty(made):
+    objective = RATIOS * ADVANTAGES - np.abs(ADVANTAGES) * (RATIOS - 1) ** 2 / (2 * 0.2)
+    assert policy_loss(made("spo").module, RATIOS, ADVANTAGES)[0] == pytest.approx(-objective.mean(), abs=1e-6)
+
+
+def test_the_drift(made):
+    above = (RATIOS - 1) * ADVANTAGES - 2 * np.tanh((RATIOS - 1) * ADVANTAGES / 2)
+    below = np.log(RATIOS) * ADVANTAGES - 0.6 * np.tanh(np.log(RATIOS) * ADVANTAGES / 0.6)
+    drift = np.where(ADVANTAGES > 0, above, below).clip(0)
+    assert (drift[ADVANTAGES > 0] > 0).any() and (drift[ADVANTAGES < 0] > 0).any()
+    loss = policy_loss(made("drift").module, RATIOS, ADVANTAGES)[0]
+    assert loss == pytest.approx(-(RATIOS * ADVANTAGES - drift).mean(), abs=1e-6)
+
+
+def test_the_clip_around_an_average(made):
+    center = np.array([1.2, 1.0, 0.6, 0.8, 1.2, 1.2, 0.4, 0.9], dtype=np.float32)
+    average = {"average_logprobs": torch.tensor(np.log(center))}
+    clipped = center * np.clip(RATIOS / center, 0.8, 1.2)
+    objective = np.minimum(RATIOS * ADVANTAGES, clipped * ADVANTAGES)
+    loss, share = policy_loss(made("average-policy").module, RATIOS, ADVANTAGES, **average)
+    assert loss == pytest.approx(-objective.mean(), abs=1e-6) and share == np.mean(np.abs(RATIOS / center - 1) > 0.2)
+
+
+def test_the_average_of_the_weights(made):
+    """After three steps: the mean of four weights, each 0.889 times as heavy as the one after it."""
+    agent = torch.nn.Linear(1, 1, bias=False)
+    weights, decays = [3.0, -1.0, 4.0, 7.0], 0.889 ** np.arange(4)[::-1]
+    torch.nn.init.constant_(agent.weight, weights[0])
+    average = made("average-policy").module.average_of(agent, 0.889)
+    for weight in weights[1:]:
+        torch.nn.init.constant_(agent.weight, weight)
+        average.update_parameters(agent)
+    assert average.module.weight.item() == pytest.approx(np.average(weights, weights=decays))
+
+
+def test_the_perturbed_mean(made):
+    module, means = made("rpo").module, []
+    policy = module.Normal(torch.full((10_000, 3), 2.0), torch.full((1, 3), -1.0))
+
+    def record(mean, logstd):
+        means.append(mean)
+        assert torch.equal(logstd, policy.logstd)
+        return policy
+
+    zeros = torch.zeros(10_000)
+    minibatch = dict.fromkeys(("obs", "logprobs", "values"), zeros) | {"actions": policy.mean, "returns": zeros}
+    with patched((module, "Normal", record)):
+        module.ppo_loss(lambda obs: (policy, zeros), minibatch, 0.2, module.Args())
+    noise = means[0] - policy.mean
+    assert noise.abs().max() <= 0.5 and noise.mean().item() == pytest.approx(0, abs=0.01)
+    assert noise.var(0).numpy() == pytest.approx(np.full(3, 1 / 12), rel=0.05)
+
+
+# values and advantages
+
+
+def test_returns_by_the_critic_as_it_is(made):
+    """By the definition of GAE, with a time limit at step 1 of environment 0."""
+    module, rng = made("recompute-advantages").module, np.random.default_rng(1)
+    obs, next_obs, final = rng.normal(size=(3, 2)), rng.normal(size=2), rng.normal()
+    rewards, cut = rng.normal(size=(3, 2)), np.array([True, False])
+    dones = np.array([[False, False], [False, False], [True, False]])
+    args, value = module.Args(gamma=0.9, gae_lambda=0.8), lambda x: 2 * x + 1
+    expected = np.zeros((3, 2))
+    for n, t in ((n, t) for n in range(2) for t in range(3)):
+        for k in range(t, 3):
+            ends = n == 0 and k == 1
+            following = value(final if ends else next_obs[n] if k == 2 else obs[k + 1, n])
+            expected[t, n] += (0.9 * 0.8) ** (k - t) * (rewards[k, n] + 0.9 * following - value(obs[k, n]))
+            if ends:
+                break
+    expected += value(obs)
+    tensor = functools.partial(torch.tensor, dtype=torch.float32)
+    ends = tensor(next_obs), np.zeros(2, bool), [(1, cut, tensor([final]))]
+    result = module.evaluate_rollout(
+        lambda x: (None, value(x)), tensor(obs).flatten(), list(rewards), dones, *ends, args
+    )
+    np.testing.assert_allclose(result, [value(obs).flatten(), expected.flatten()], rtol=1e-5)
+
+
+def test_an_unchanged_critic_says_the_same_again(made, tmp_path):
+    """With a learning rate of 0, GAE has the same rewards, with values at the time limit, and values in each epoch."""
+    script, calls = made("recompute-advantages"), []
+    gae = script.module.gae
+
+    def record(*args):
+        calls.append([*args[:2], gae(*args)])
+        return calls[-1][2]
+
+    options = "--env-id MountainCar-v0 --num-envs 2 --num-steps 256 --total-timesteps 512 --learning-rate 0"
+    with patched((script.module, "gae", record)):
+        train(script, f"--no-cuda {options} --bootstrap-truncated", tmp_path)
+    assert len(calls) == 4 and (calls[0][0] != -1).sum() == 2
+    for later in calls[1:]:
+        for one, other in zip(calls[0], later, strict=True):
+            np.testing.assert_allclose(one, other, rtol=0, atol=1e-5)
+
+
+# optimizers and networks
+
+
+def adam(gradients, beta1, beta2, period):
+    """The weight after steps of TensorFlow's Adam at a rate of 0.1, whose step count restarts after each period."""
+    weight = first = second = 0.0
+    for i, gradient in enumerate(gradients):
+        t = i % period + 1
+        first, second = beta1 * first + (1 - beta1) * gradient, beta2 * second + (1 - beta2) * gradient**2
+        rate = 0.1 * math.sqrt(1 - beta2**t) / (1 - beta1**t)
+        weight -= rate * first / (math.sqrt(second) + 1e-5)
+    return weight
+
+
+@pytest.mark.parametrize("name, betas, period", [("adam-relative", (0.9, 0.999), 3), ("equal-betas", (0.99, 0.99), 99)])
+def test_steps_of_adam(name, betas, period, made):
+    module, gradients = made(name).module, [1e-4, -0.5, 2.0, 3.0, 1e-3, -7.0, 1.0]
+    agent = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.zeros_(agent.weight)
+    optimizer = torch.optim.Adam(agent.parameters(), 0.1, betas)
+    for i, number in enumerate(gradients):
+        if i % period == 0 and name == "adam-relative":
+            module.restart_steps(optimizer)
+        agent.weight.grad = torch.full((1, 1), number)
+        module.adam_step(optimizer)
+    assert agent.weight.item() == pytest.approx(adam(gradients, *betas, period), rel=1e-4)
+
+
+@pytest.mark.parametrize("name, betas, steps", [("adam-relative", (0.9, 0.999), 16), ("equal-betas", (0.99, 0.99), 32)])
+def test_adam_after_two_updates(name, betas, steps, made, tmp_path):
+    state = checkpoint(train(made(name), f"{SMALL} --total-timesteps 128", tmp_path))["parts"]["optimizer"]
+    [group] = state["param_groups"]
+    assert tuple(group["betas"]) == betas and group["steps"] == steps
+    assert {each["step"].item() for each in state["state"].values()} == {steps}
+
+
+def test_the_outer_step(made, tmp_path):
+    """A step of 1 is that of ppo.py, one of 0 keeps the weights, and one of 2 moves them twice as far."""
+    options, ppo = f"{SMALL} --total-timesteps 64", SimpleNamespace(name="ppo", module=importlib.import_module("ppo"))
+    runs = [train(made("outer-step"), f"{options} --outer-step {step}", tmp_path / str(step)) for step in (0, 1, 2)]
+    start, one, two, plain = (
+        checkpoint(run)["parts"]["agent"] for run in (*runs, train(ppo, options, tmp_path / "ppo"))
+    )
+    assert not torch.equal(start["policy.weight"], one["policy.weight"])
+    for name in start:
+        torch.testing.assert_close(one[name], plain[name], rtol=0, atol=1e-6)
+        torch.testing.assert_close(two[name] - start[name], 2 * (one[name] - start[name]), rtol=0, atol=1e-6)
+
+
+def test_muon(made):
+    """A gradient of 0 leaves the weights. An orthogonal one, divided by its norm of 8, goes through the polynomial
+    3.4445 x - 4.7750 x^3 + 2.0315 x^5 five times, and then changes the weights by so much of the rate of 0.02."""
+    agent = made("muon").module.Agent(
+        SimpleNamespace(
+            single_observation_space=gym.spaces.Box(-1, 1, (4,)), single_action_space=gym.spaces.Discrete(2)
+        )
+    )
+    adam, muon = made("muon").module.make_optimizers(agent, made("muon").module.Args())
+    hidden = [agent.policy_trunk[2].weight, agent.value_trunk[2].weight]
+    assert [id(w) for w in muon.param_groups[0]["params"]] == [id(w) for w in hidden]
+    assert len(adam.param_groups[0]["params"]) == len(list(agent.parameters())) - 2
+    before = [weight.detach().clone() for weight in hidden]
+    hidden[0].grad = torch.zeros(64, 64)
+    hidden[1].grad = torch.nn.init.orthogonal_(torch.empty(64, 64))
+    muon.step()
+    assert torch.equal(hidden[0], before[0])
+    size = 1 / 8
+    for _ in range(5):
+        size = 3.4445 * size - 4.7750 * size**3 + 2.0315 * size**5
+    change = torch.linalg.svdvals((hidden[1] - before[1]).detach())
+    np.testing.assert_allclose(change, np.full(64, 0.02 * size), rtol=0.05)  # the products are in bfloat16
+
+
+def test_layer_normalization(made):
+    trunk, obs = made("layer-norm").module.mlp(3), torch.randn(5, 3)
+    hidden = obs.numpy()
+    for layer in (trunk[0], trunk[3]):
+        hidden = hidden @ layer.weight.detach().numpy().T
+        hidden = np.tanh((hidden - hidden.mean(1, keepdims=True)) / np.sqrt(hidden.var(1, keepdims=True) + 1e-5))
+    np.testing.assert_allclose(trunk(obs).detach(), hidden, atol=1e-5)
+
+
+def test_the_plasticity_of_known_features(made):
+    """Two directions of equal variance, one of a thousandth, and a unit that is always 3."""
+    signs = torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])
+    features = torch.cat([signs, signs.prod(1, keepdim=True) / 1000**0.5, torch.full((4, 1), 3.0)], dim=1)
+    trunk = torch.nn.Sequential(torch.nn.Linear(4, 4, bias=False))
+    torch.nn.init.eye_(trunk[0].weight)
+    found = made("plasticity-log").module.plasticity("a", trunk, features)
+    assert {name: number.item() for name, number in found.items()} == {
+        "plasticity/a_rank": 2, "plasticity/a_dead": 1, "plasticity/a_norm": 2,
+    }  # fmt: skip
+
+
+def test_the_plasticity_log_changes_nothing(made, tmp_path):
+    ppo = SimpleNamespace(name="ppo", module=importlib.import_module("ppo"))
+    plain, logged = (
+        train(x, f"{SMALL} --total-timesteps 128", tmp_path / x.name) for x in (ppo, made("plasticity-log"))
+    )
+    assert same_weights(checkpoint(plain), checkpoint(logged))
+    assert {tag for tag in scalars(logged) if tag.startswith("plasticity/")} == {
+        f"plasticity/{trunk}_{what}" for trunk in ("policy", "value") for what in ("rank", "dead", "norm")
+    }
+
+
+# noise
+
+
+def test_the_spectrum_of_colored_noise(made):
+    """White noise is what randn draws; else the power at a frequency is 2**-color of that at half of it."""
+    noise = functools.partial(made("colored-noise").module.colored_noise, device="cpu")
+    torch.manual_seed(1)
+    white = noise((64, 2, 3), 0.0)
+    torch.manual_seed(1)
+    torch.testing.assert_close(white, torch.randn(64, 2, 3))
+    colored = noise((64, 1000, 8), 0.5).numpy()
+    assert colored.std() == pytest.approx(1, abs=0.01) and colored.mean() == pytest.approx(0, abs=0.01)
+    power = (np.abs(np.fft.rfft(colored, axis=0)) ** 2).mean(axis=(1, 2))
+    for k in (1, 2, 5, 16):
+        assert power[2 * k] / power[k] == pytest.approx(2**-0.5, rel=0.08)
+
+
+def test_actions_take_the_noise(made, tmp_path):
+    """Noise of 2 makes each action two deviations more than its mean."""
+    script, seen = made("colored-noise"), []
+    loss = script.module.ppo_loss
+
+    def record(agent, minibatch, *rest):
+        seen.append(minibatch["actions"] - agent(minibatch["obs"])[0].mean - 2)
+        return loss(agent, minibatch, *rest)
+
+    twos = (script.module, "colored_noise", lambda shape, color, device: torch.full(shape, 2.0))
+    with patched(twos, (script.module, "ppo_loss", record)):
+        train(script, f"{SMALL} --env-id Pendulum-v1 --total-timesteps 64 --learning-rate 0", tmp_path)
+    assert torch.cat(seen).abs().max() < 1e-5
+
+
+# memory
+
+
+MEMORY = ["lstm", "lstm-continuous", "lstm-mask"]
+
+
+@pytest.mark.parametrize("name", MEMORY)
+def test_the_loss_sees_the_states_of_the_rollout(name, made, tmp_path):
+    """With a learning rate of 0 the values are the same: states, ends of episodes and environments are as they were."""
+    script, seen = made(name), []
+    loss = script.module.ppo_loss
+
+    def record(agent, minibatch, *rest):
+        _, values, _ = agent(minibatch["obs"], minibatch["state"], minibatch["dones"])
+        seen.append((values - minibatch["values"]).abs().max())
+        return loss(agent, minibatch, *rest)
+
+    with patched((script.module, "ppo_loss", record)):
+        options = f"{IDEAS[name]} --num-envs 4 --total-timesteps 1024 --update-epochs 1 --learning-rate 0"
+        options += " --bootstrap-truncated"
+        run = train(script, options, tmp_path)
+    assert max(seen) < 1e-5 and len(scalars(run)["charts/episodic_return"]) >= 4
+
+
+@pytest.mark.parametrize("name", MEMORY)
+def test_a_sequence_equals_its_steps(name, made, tmp_path):
+    """Also where an episode begins, at which the state is 0 again; and without one the past makes a difference."""
+    script = made(name)
+    args = script.module.Args(env_id=IDEAS[name].split("--env-id ")[1].split()[0], num_envs=2, num_minibatches=2)
+    envs = script.module.make_envs(args, tmp_path)
+    agent = script.module.Agent(envs)
+    obs = torch.randn(5, 2, *envs.single_observation_space.shape)
+    dones = torch.tensor([[False, False], [False, True], [False, False], [True, False], [False, False]])
+    state = start = torch.randn(2, 1, 2, 128).unbind()
+    _, values, last = agent(obs.flatten(0, 1), start, dones.flatten())
+    steps = []
+    for t in range(5):
+        _, value, state = agent(obs[t], state, dones[t])
+        steps.append(value)
+    torch.testing.assert_close(values, torch.cat(steps))
+    torch.testing.assert_close(last, state)
+    _, again, _ = agent(obs[3:].flatten(0, 1), torch.zeros(2, 1, 2, 128).unbind(), dones[3:].flatten())
+    torch.testing.assert_close(again.view(2, 2)[:, 0], values.view(5, 2)[3:, 0])
+    assert (again.view(2, 2)[:, 1] - values.view(5, 2)[3:, 1]).abs().max() > 1e-4
+
+
+def test_image_and_vector_go_to_their_trunks(made, tmp_path):
+    module, spaces = (
+        made("image-and-vector").module,
+        gym.make("recipes.environments:ImageAndVector-v0").observation_space,
+    )
+    envs = module.make_envs(module.Args(env_id="recipes.environments:ImageAndVector-v0", num_envs=1), tmp_path)
+    agent, seen, sample = module.Agent(envs), [], spaces.sample()
+    for trunk in (agent.trunk, agent.vector_trunk):
+        trunk.register_forward_pre_hook(lambda trunk, inputs: seen.append(inputs[0][0]))
+    agent(torch.from_numpy(gym.spaces.flatten(spaces, sample))[None])
+    np.testing.assert_allclose(seen[0].movedim(0, -1), sample["image"] / 255, rtol=1e-6)
+    np.testing.assert_allclose(seen[1], sample["vector"])
+
+
+# formulas of older recipes
+
+
+def test_the_divergence_of_the_penalty(made):
+    """Of the policy that acted from the new one, and not the other way round."""
+    module, zeros = made("kl-penalty").module, torch.zeros(2)
+    old, new = np.array([[0.7, 0.2, 0.1], [0.1, 0.1, 0.8]]), np.array([[0.1, 0.6, 0.3], [0.3, 0.3, 0.4]])
+    policy = module.Categorical(torch.tensor(np.log(new), dtype=torch.float32))
+    minibatch = dict.fromkeys(("obs", "logprobs", "values"), zeros) | {"actions": torch.tensor([0, 1])}
+    minibatch |= {"returns": zeros, "logits": torch.tensor(np.log(old), dtype=torch.float32)}
+
+    class Agent:
+        penalty = torch.tensor(3.0)
+
+        def __call__(self, obs):
+            return policy, zeros
+
+    stats = module.ppo_loss(Agent(), minibatch, 0.2, module.Args())[1]
+    expected = (old * np.log(old / new)).sum(1).mean()
+    assert stats["kl"].item() == pytest.approx(expected) and stats["policy_loss"].item() == pytest.approx(3 * expected)
+
+
+def test_the_auxiliary_phase(made):
+    """Ten steps of it are those of SGD on squared errors and on the divergence of the old policy from the new."""
+    module = made("ppg").module
+    spaces = {"single_observation_space": gym.spaces.Box(-1, 1, (4,)), "single_action_space": gym.spaces.Discrete(3)}
+    agent, args = module.Agent(SimpleNamespace(**spaces)), module.Args(phase_epochs=10)
+    torch.nn.init.orthogonal_(agent.policy.weight, 5)  # so that the two directions of the divergence differ
+    other, obs, returns = copy.deepcopy(agent), torch.randn(64, 4), 3 * torch.randn(64)
+    phase = module.Phase(agent, args)
+    phase.kept, phase.optimizer = {"obs": [obs], "returns": [returns]}, torch.optim.SGD(agent.parameters(), 0.1)
+    phase.run(agent, args)
+    optimizer, old = torch.optim.SGD(other.parameters(), 0.1), other(obs)[0].logits.detach()
+    for _ in range(10):
+        policy, values = other(obs)
+        auxiliary = other.auxiliary_value(other.policy_trunk(obs)).squeeze(-1)
+        before, after = (torch.distributions.Categorical(logits=logits) for logits in (old, policy.logits))
+        errors = ((values - returns) ** 2 + (auxiliary - returns) ** 2) / 2
+        optimizer.zero_grad()
+        (errors + torch.distributions.kl_divergence(before, after)).mean().backward()
+        optimizer.step()
+    for one, two in zip(agent.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(one, two, rtol=0, atol=2e-6)
+
+
+def test_symlog(made):
+    """A network's output is the symlog of the value."""
+    module = made("symlog-values").module
+    spaces = {"single_observation_space": gym.spaces.Box(-1, 1, (4,)), "single_action_space": gym.spaces.Discrete(2)}
+    agent, obs = module.Agent(SimpleNamespace(**spaces)), torch.randn(9, 4)
+    torch.nn.init.constant_(agent.value.bias, -3.0)
+    output = agent.value(agent.value_trunk(obs)).squeeze(-1).detach().numpy()
+    values = agent(obs)[1]
+    np.testing.assert_allclose(values.detach(), np.sign(output) * (np.exp(np.abs(output)) - 1), rtol=1e-5)
+    np.testing.assert_allclose(module.symlog(values).detach(), output, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name, numbers", [("beta", (0, 0.25, 1)), ("squashed-gaussian", (-20, -math.atanh(0.5), 20))])
+def test_actions_from_bound_to_bound(name, numbers, made):
+    taken, space = [], gym.spaces.Box(np.float32([-3]), np.float32([5]))
+    zeros = np.zeros((1, 1)), np.zeros(1), np.zeros(1, bool), np.zeros(1, bool), {}
+    envs = gym.vector.VectorEnv()
+    envs.num_envs, envs.single_observation_space, envs.single_action_space = 1, space, space
+    envs.step = lambda actions: taken.append(actions.item()) or zeros
+    normalize = made(name).module.Normalize(envs, 0.99)
+    normalize.returns = np.zeros(1)
+    for number in numbers:
+        normalize.step(np.array([[number]]))
+    assert taken == pytest.approx([-3, -1, 5])
+
+
+def test_the_value_loss_in_units_of_the_returns(made):
+    """A deviation of 2 makes the clip's range twice as wide, and divides the squared errors by 4."""
+    module = made("value-normalization").module
+    old, values, returns = np.array([0.0, 1.0, 2.0]), np.array([1.0, 1.1, 1.5]), np.array([3.0, 2.0, -1.0])
+    clipped = old + np.clip(values - old, -0.4, 0.4)
+    expected = 0.5 * np.maximum((values - returns) ** 2, (clipped - returns) ** 2).mean() / 4
+    tensor, zeros = functools.partial(torch.tensor, dtype=torch.float32), torch.zeros(3)
+    policy = SimpleNamespace(log_prob=lambda actions: zeros, entropy=lambda: zeros)
+    minibatch = dict.fromkeys(("obs", "actions", "logprobs"), zeros) | {
+        "values": tensor(old),
+        "returns": tensor(returns),
+    }
+
+    class Agent:
+        moments = module.Moments()
+
+        def __call__(self, obs):
+            return policy, tensor(values)
+
+    Agent.moments.var.fill_(4)
+    stats = module.ppo_loss(Agent(), minibatch, 0.2, module.Args())[1]
+    assert stats["value_loss"].item() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("aim, rate", [(1e-9, 2.5e-4 / 1.5**4), (1.0, 2.5e-4 * 1.5**4)])
+def test_the_rate_falls_and_rises(aim, rate, made, tmp_path):
+    """By a factor of 1.5 in each of four epochs."""
+    run = train(made("kl-learning-rate"), f"{SMALL} --total-timesteps 64 --kl-aim {aim}", tmp_path)
+    assert checkpoint(run)["parts"]["optimizer"]["param_groups"][0]["lr"] == pytest.approx(rate)
+
+
+def test_the_opponent_plays_on_its_own_observations(made, tmp_path):
+    """Those of seat 1, at each step."""
+    script, seen = made("selfplay-past"), []
+    forward = script.module.Agent.forward
+
+    def record(agent, obs):
+        seen.append(obs)
+        return forward(agent, obs)
+
+    options = "--no-cuda --env-id toy_envs:Signs-v0 --num-envs 4 --num-steps 32 --total-timesteps 128"
+    with patched((script.module.Agent, "forward", record)):
+        train(script, options, tmp_path)
+    assert [len(obs) for obs in seen[:64]] == [4, 2] * 32
+    assert all(torch.equal(past, obs[1::2]) for obs, past in zip(seen[:64:2], seen[1:64:2], strict=True))
+    assert any(not torch.equal(past, obs[::2]) for obs, past in zip(seen[:64:2], seen[1:64:2], strict=True))
