@@ -127,6 +127,11 @@ def test_the_average_of_the_weights(made):
     assert average.module.weight.item() == pytest.approx(np.average(weights, weights=decays))
 
 
+def test_the_average_follows_each_step(made, tmp_path):
+    parts = checkpoint(train(made("average-policy"), f"{SMALL} --total-timesteps 64", tmp_path))["parts"]
+    assert parts["average"]["n_averaged"] == 1 + 16  # the first weights, and those after each step
+
+
 def test_the_perturbed_mean(made):
     module, means = made("rpo").module, []
     policy = module.Normal(torch.full((10_000, 3), 2.0), torch.full((1, 3), -1.0))
@@ -263,6 +268,12 @@ def test_muon(made):
     np.testing.assert_allclose(change, np.full(64, 0.02 * size), rtol=0.05)  # the products are in bfloat16
 
 
+def test_the_rates_of_muon_and_adam(made, tmp_path):
+    """In the second of two updates they are half of the first ones."""
+    parts = checkpoint(train(made("muon"), f"{SMALL} --total-timesteps 128", tmp_path))["parts"]
+    assert [parts[name]["param_groups"][0]["lr"] for name in ("optimizer", "muon")] == [1.25e-4, 0.01]
+
+
 def test_layer_normalization(made):
     trunk, obs = made("layer-norm").module.mlp(3), torch.randn(5, 3)
     hidden = obs.numpy()
@@ -345,9 +356,8 @@ def test_the_loss_sees_the_states_of_the_rollout(name, made, tmp_path):
         return loss(agent, minibatch, *rest)
 
     with patched((script.module, "ppo_loss", record)):
-        options = f"{IDEAS[name]} --num-envs 4 --total-timesteps 1024 --update-epochs 1 --learning-rate 0"
-        options += " --bootstrap-truncated"
-        run = train(script, options, tmp_path)
+        options = "--num-envs 4 --total-timesteps 1024 --update-epochs 1 --learning-rate 0 --bootstrap-truncated"
+        run = train(script, f"{IDEAS[name]} {options}", tmp_path)
     assert max(seen) < 1e-5 and len(scalars(run)["charts/episodic_return"]) >= 4
 
 
