@@ -290,15 +290,6 @@ def gather(part):
     return parts
 
 
-def join_ends(ends):
-    """[aux 2] The infos of a step in which episodes ended in some of several groups of environments."""
-    ends = [end for end in ends if end]
-    if not ends:
-        return {}
-    episode = {name: np.concatenate([end["episode"][name] for end in ends]) for name in ("r", "l")}
-    return {"final_info": {"_episode": np.concatenate([end["_episode"] for end in ends]), "episode": episode}}
-
-
 def sum_over_ranks(agent, stats, share):
     """[aux 2] Sums the gradients and the scalars over the ranks, each times the rank's share of the minibatch."""
     if dist.is_initialized():
@@ -401,7 +392,8 @@ def make_rollouts(args, envs, seed, device, generator, rank, ranks):
                     final_obs = torch.from_numpy(np.stack(infos["final_obs"][cut])).to(device)
                     reward[cut] += args.gamma * agent(final_obs)[1].cpu().numpy()
                 rewards.append(reward.astype(np.float32))
-                ends.append(infos.get("final_info"))  # [cleanba 3]
+                final = infos.get("final_info", {"_episode": [], "episode": {"r": [], "l": []}})  # [cleanba 3]
+                ends.append((final["_episode"], final["episode"]["r"], final["episode"]["l"]))  # [cleanba 3]
 
         batch = {name: torch.stack([step[name] for step in rollout]) for name in rollout[0]}  # each [M, N, ...]
         # [impala 3] the learner computes values, also of the next observation
@@ -434,7 +426,8 @@ def learn(args, run, device, agent, optimizer, gradient, submits, actor_device):
         # [cleanba 3] the threads' columns side by side, each [M, N, ...]
         batch = {name: torch.cat([each[name].to(device) for each in batches], dim=1) for name in batches[0]}
         for step in zip(*ends, strict=True):
-            run.log_step(join_ends(step))
+            ended, scores, lengths = (np.concatenate(column) for column in zip(*step, strict=True))
+            run.log_step({"final_info": {"_episode": ended, "episode": {"r": scores, "l": lengths}}})
 
         stats = []
         for i in range(args.num_minibatches):  # [impala 4] every k-th environment of k minibatches
@@ -461,7 +454,6 @@ def make_run(args, signals):
         return Run(args, signals)
     rank, local_rank, local_ranks = (int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"))
     run_id, gpus, parent = os.environ["TORCHELASTIC_RUN_ID"], torch.cuda.device_count(), os.getppid()
-    sys.excepthook = lambda *error: [print(f"rank {rank}:", file=sys.stderr), sys.__excepthook__(*error)]
     safe = os.environ.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") == "1" and run_id != "none"
     if os.environ["TORCHELASTIC_MAX_RESTARTS"] != "0" and not safe:
         sys.exit("error: --max-restarts needs TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, and --standalone or --rdzv-id")
@@ -472,6 +464,8 @@ def make_run(args, signals):
     mark = f"torchrun-{zlib.crc32(run_id.encode()):08x}"  # a file in the folder of the run with this --rdzv-id
 
     class RankRun(Run):
+        """The run on one rank: gathers the signals and the ends of episodes, and does the rest on rank 0 only."""
+
         def __init__(self, args):
             if rank == 0:
                 begun = sorted(Path(args.runs_folder).glob(f"*/{mark}"), key=os.path.getmtime) * (run_id != "none")
@@ -493,20 +487,22 @@ def make_run(args, signals):
                 signal.signal(number, self.stop)
 
         def stop(self, number, frame):
-            self.signal = number  # a second signal changes nothing: torchrun forwards what the ranks have had, too
+            self.signal = number  # a second signal changes nothing: torchrun forwards one that the ranks already have
 
         def updates(self):
             yield from super().updates() if rank == 0 else range(self.updates_done + 1, self.num_updates + 1)
             dist.destroy_process_group()
 
         def log_step(self, infos):
-            self.ends.append(infos.get("final_info"))
+            final = infos.get("final_info", {"_episode": [], "episode": {"r": [], "l": []}})
+            self.ends.append((final["_episode"], final["episode"]["r"], final["episode"]["l"]))
 
         def log_update(self, scalars):
             signals, ends = zip(*gather((self.signal, self.ends)), strict=True)
             if rank == 0:
                 for step in zip(*ends, strict=True):
-                    super().log_step(join_ends(step))
+                    ended, scores, lengths = (np.concatenate(column) for column in zip(*step, strict=True))
+                    super().log_step({"final_info": {"_episode": ended, "episode": {"r": scores, "l": lengths}}})
                 super().log_update(scalars)
             if os.getppid() != parent:
                 sys.exit(f"error: the torchrun of rank {rank} has ended")
