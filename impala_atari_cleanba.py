@@ -317,7 +317,7 @@ def clipped_gradient(agent, minibatch, args):  # [impala 3]
 
 def train(args, run):
     """Trains an agent and returns it; `run` holds the run's folder, log, progress bar and checkpoints."""
-    assert 0 <= args.gamma <= 1 and args.max_grad_norm >= 0
+    assert 0 <= args.gamma <= 1 and args.max_grad_norm >= 0  # [impala 1]
     if run.updates_done >= run.num_updates:
         sys.exit(f"error: {run.global_step} of {args.total_timesteps} steps are done; a rollout has {run.batch_size}")
     torch.manual_seed(args.seed + run.global_step)
@@ -333,10 +333,11 @@ def train(args, run):
         sys.exit(f"error: the {args.num_envs} environments of a thread do not make {args.num_minibatches} minibatches")
     videos = [args.capture_video and rank == i == 0 for i in range(args.actor_threads)]
     device = torch.device("cuda" if args.cuda and torch.cuda.is_available() else "cpu")
-    actor_device = torch.device(args.actor_device or device)  # [cleanba 1]
+    # [cleanba 1] cuda:1 is the GPU after the learner's, and each thread has its own environments
+    actor_device = torch.device(args.actor_device or device)
     if actor_device.type == "cuda":
         actor_device = torch.device("cuda", torch.cuda.current_device() + (actor_device.index or 0))
-    envs = [make_envs(dataclasses.replace(args, capture_video=video), run.folder) for video in videos]  # [cleanba 1]
+    envs = [make_envs(dataclasses.replace(args, capture_video=video), run.folder) for video in videos]
     agent = Agent(envs[0], args.bf16, args.network).to(device)  # [cleanba 8]
     optimizer = torch.optim.RMSprop(agent.parameters(), args.learning_rate, alpha=0.99, eps=0.01)  # [impala 5]
     gradient = clipped_gradient

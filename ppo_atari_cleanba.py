@@ -350,10 +350,11 @@ def train(args, run):
     args = dataclasses.replace(args, num_envs=args.num_envs // (ranks * args.actor_threads))
     videos = [args.capture_video and rank == i == 0 for i in range(args.actor_threads)]
     device = torch.device("cuda" if args.cuda and torch.cuda.is_available() else "cpu")
-    actor_device = torch.device(args.actor_device or device)  # [cleanba 1]
+    # [cleanba 1] cuda:1 is the GPU after the learner's, and each thread has its own environments
+    actor_device = torch.device(args.actor_device or device)
     if actor_device.type == "cuda":
         actor_device = torch.device("cuda", torch.cuda.current_device() + (actor_device.index or 0))
-    envs = [make_envs(dataclasses.replace(args, capture_video=video), run.folder) for video in videos]  # [cleanba 1]
+    envs = [make_envs(dataclasses.replace(args, capture_video=video), run.folder) for video in videos]
     agent = Agent(envs[0], args.bf16, args.network).to(device)  # [cleanba 8]
     optimizer = torch.optim.Adam(agent.parameters(), args.learning_rate, fused=True)
     gradient = clipped_gradient
