@@ -149,7 +149,7 @@ class Player(nn.Module):
             action = action.clip(torch.as_tensor(space.low), torch.as_tensor(space.high))
         values = {name: vars(policy)[name] for name in ("logits", "mean", "std") if name in vars(policy)}
         values = {name: torch.cat(x, -1) if isinstance(x, list) else x for name, x in values.items()}
-        values = {name: x.expand(obs.shape[0], -1) for name, x in values.items()}
+        values = {name: x.expand(obs.shape[0], *x.shape[1:]) for name, x in values.items()}
         return {"action": action} | values | {f"next_{name}": tensor for name, tensor in state.items()}
 
 

@@ -91,7 +91,7 @@ class Args:
 
 
 class EnvPool(gym.vector.VectorEnv):
-    """[library] N games, stepped by C++ threads as gymnasium does with AutoresetMode.SAME_STEP.
+    """[library] N games, stepped by C++ threads; the interface is that of gymnasium with AutoresetMode.SAME_STEP.
 
     EnvPool implements [atari 1] to [atari 5]; its no-ops, skipped frames and FIRE differ a little from ppo2's."""
 
@@ -128,7 +128,7 @@ class EnvPool(gym.vector.VectorEnv):
             self.scores[over], self.lengths[over] = 0, 0
             ended = np.flatnonzero(done)
             self.frames[:, ended] = 0
-            # [core 1] EnvPool ignores the action after the end of an episode; taking it here restarts in the same step
+            # [core 1] EnvPool restarts a game in the step after its end; taking that step here makes it the same step
             self.frames[-1, ended] = self.pool.step(np.zeros(len(ended), dtype=int), ended)[0][:, 0]
         # [atari 6] rewards are reduced to their sign
         return np.stack(self.frames, axis=-1), np.sign(info["reward"]), terminated, truncated, infos
@@ -161,7 +161,7 @@ class Categorical:
         self.logits = logits.log_softmax(-1)
 
     def sample(self, rank=0, ranks=1, generator=None):  # [cleanba 5]
-        """Actions, int64 [B]: the argmax after Gumbel noise (common/distributions.py)."""
+        """Actions, int64 [B], drawn by the Gumbel-max trick (common/distributions.py)."""
         noise = self.logits.new_empty(ranks, *self.logits.shape).exponential_(generator=generator)  # [cleanba 5]
         return (self.logits - noise[rank].log()).argmax(-1)  # [aux 2]
 
@@ -290,15 +290,6 @@ def gather(part):
     return parts
 
 
-def join_ends(ends):
-    """[aux 2] The infos of a step in which episodes ended in some of several groups of environments."""
-    ends = [end for end in ends if end]
-    if not ends:
-        return {}
-    episode = {name: np.concatenate([end["episode"][name] for end in ends]) for name in ("r", "l")}
-    return {"final_info": {"_episode": np.concatenate([end["_episode"] for end in ends]), "episode": episode}}
-
-
 def sum_over_ranks(agent, stats, share):
     """[aux 2] Sums the gradients and the scalars over the ranks, each times the rank's share of the minibatch."""
     if dist.is_initialized():
@@ -314,10 +305,9 @@ def clipped_gradient(agent, minibatch, args):  # [impala 3]
     """Computes the gradient of the loss and clips it; returns the scalars to log."""
     loss, stats = impala_loss(agent, minibatch, args)  # [impala 3]
     loss.backward()
-    # [impala 6] the gradient is a sum over the steps of all ranks, and the logged scalars are means
-    sum_over_ranks(agent, stats, 1.0)
-    size = minibatch["actions"].numel() * (dist.get_world_size() if dist.is_initialized() else 1)
-    stats = {name: total / size for name, total in stats.items()}
+    sum_over_ranks(agent, stats, 1.0)  # [impala 6] the gradient is a sum over all steps, the logged scalars are means
+    size = minibatch["actions"].numel() * (dist.get_world_size() if dist.is_initialized() else 1)  # [impala 6]
+    stats = {name: total / size for name, total in stats.items()}  # [impala 6]
 
     # [core 11] global gradient clipping
     stats["grad_norm"] = nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm)
@@ -326,9 +316,11 @@ def clipped_gradient(agent, minibatch, args):  # [impala 3]
 
 def train(args, run):
     """Trains an agent and returns it; `run` holds the run's folder, log, progress bar and checkpoints."""
-    assert 0 <= args.gamma <= 1 and args.max_grad_norm >= 0
+    assert 0 <= args.gamma <= 1 and args.max_grad_norm >= 0  # [impala 1]
+    if run.batch_size % args.num_minibatches or run.batch_size == args.num_minibatches:
+        sys.exit(f"error: {run.batch_size} steps do not make {args.num_minibatches} equal minibatches of two or more")
     if run.updates_done >= run.num_updates:
-        sys.exit(f"error: {run.global_step} of {args.total_timesteps} steps are done; a rollout has {run.batch_size}")
+        sys.exit(f"error: {run.global_step} of {args.total_timesteps} steps done: no rollout of {run.batch_size} fits")
     torch.manual_seed(args.seed + run.global_step)
     torch.set_num_threads(args.threads)
     torch.backends.cudnn.deterministic = True
@@ -343,7 +335,7 @@ def train(args, run):
     videos = [args.capture_video and rank == i == 0 for i in range(args.actor_threads)]
     device = torch.device("cuda" if args.cuda and torch.cuda.is_available() else "cpu")
     actor_device = torch.device(args.actor_device or device)  # [cleanba 1]
-    if actor_device.type == "cuda":
+    if actor_device.type == "cuda":  # [cleanba 1] cuda:1 is the GPU after the learner's
         actor_device = torch.device("cuda", torch.cuda.current_device() + (actor_device.index or 0))
     envs = [make_envs(dataclasses.replace(args, capture_video=video), run.folder) for video in videos]  # [cleanba 1]
     agent = Agent(envs[0], args.bf16, args.network).to(device)  # [cleanba 8]
@@ -352,7 +344,7 @@ def train(args, run):
     if args.compile:
         torch._dynamo.config.trace_autograd_ops = True  # compiles loss.backward() as well
         gradient = torch.compile(clipped_gradient)
-    # Name here what a resume must restore: any object with load_state_dict() and with state_dict(), a dict.
+    # Pass here what a resume must restore: objects with load_state_dict() and with a state_dict() that returns a dict.
     run.start(device, agent=agent, optimizer=optimizer)
     with contextlib.ExitStack() as stack:  # [cleanba 7] the threads end with the learner, also after an error
         submits = []
@@ -367,14 +359,11 @@ def train(args, run):
             stack.callback(envs[i].close)
             stack.callback(thread.shutdown, cancel_futures=True)
             submits.append(partial(thread.submit, rollouts.send))  # [cleanba 2]
-        learn(args, run, device, agent, optimizer, gradient, submits, actor_device)  # [impala 4]
-    return agent  # [cleanba 1]
+        return learn(args, run, device, agent, optimizer, gradient, submits, actor_device, rank, ranks)
 
 
 def make_rollouts(args, envs, seed, device, generator, rank, ranks):
-    """[cleanba 1] A generator in an actor's thread: takes an agent, and yields a rollout made by it.
-
-    A rollout is its columns, each [M, n, ...], the ends of episodes in each step, and the seconds without an agent."""
+    """[cleanba 1] Takes agents, and yields a rollout of each: columns [M, n, ...], episode ends, seconds of waiting."""
     streams = torch.get_device_module(device)
     stream, rollout_made = streams.Stream(device), None  # [cleanba 6]
     next_obs, _ = envs.reset(seed=seed)  # [cleanba 1]
@@ -384,10 +373,8 @@ def make_rollouts(args, envs, seed, device, generator, rank, ranks):
         started = time.perf_counter()  # [cleanba 9]
         agent = yield rollout_made  # [cleanba 1]
         waited = time.perf_counter() - started  # [cleanba 9]
-        streams.set_device(device)  # [cleanba 6] each thread begins with the first GPU
         rollout, rewards, dones, ends = [], [], [], []  # [cleanba 3]
-        # [cleanba 6] a GPU computes on a stream of the thread; [speed] autocast caches weights for --bf16
-        with torch.no_grad(), torch.autocast(device.type, enabled=False), streams.stream(stream):
+        with torch.no_grad(), torch.autocast(device.type, enabled=False), streams.stream(stream):  # [cleanba 6]
             for _ in range(args.num_steps):
                 obs = torch.from_numpy(next_obs).to(device)
                 policy, _ = agent(obs)  # [impala 3]
@@ -401,7 +388,8 @@ def make_rollouts(args, envs, seed, device, generator, rank, ranks):
                     final_obs = torch.from_numpy(np.stack(infos["final_obs"][cut])).to(device)
                     reward[cut] += args.gamma * agent(final_obs)[1].cpu().numpy()
                 rewards.append(reward.astype(np.float32))
-                ends.append(infos.get("final_info"))  # [cleanba 3]
+                final = infos.get("final_info", {"_episode": [], "episode": {"r": [], "l": []}})  # [cleanba 3]
+                ends.append((final["_episode"], final["episode"]["r"], final["episode"]["l"]))  # [cleanba 3]
 
         batch = {name: torch.stack([step[name] for step in rollout]) for name in rollout[0]}  # each [M, N, ...]
         # [impala 3] the learner computes values, also of the next observation
@@ -412,7 +400,7 @@ def make_rollouts(args, envs, seed, device, generator, rank, ranks):
         rollout_made = batch, ends, waited  # [cleanba 3]
 
 
-def learn(args, run, device, agent, optimizer, gradient, submits, actor_device):  # [impala 4]
+def learn(args, run, device, agent, optimizer, gradient, submits, actor_device, rank, ranks):
     """[cleanba 1] Trains on the rollouts that the actors make in other threads."""
     pending = []  # [cleanba 2] pairs of an agent's version and the rollouts that it will have made
     for update in run.updates():
@@ -434,7 +422,8 @@ def learn(args, run, device, agent, optimizer, gradient, submits, actor_device):
         # [cleanba 3] the threads' columns side by side, each [M, N, ...]
         batch = {name: torch.cat([each[name].to(device) for each in batches], dim=1) for name in batches[0]}
         for step in zip(*ends, strict=True):
-            run.log_step(join_ends(step))
+            ended, scores, lengths = (np.concatenate(column) for column in zip(*step, strict=True))
+            run.log_step({"final_info": {"_episode": ended, "episode": {"r": scores, "l": lengths}}})
 
         stats = []
         for i in range(args.num_minibatches):  # [impala 4] every k-th environment of k minibatches
@@ -451,8 +440,9 @@ def learn(args, run, device, agent, optimizer, gradient, submits, actor_device):
         run.log_update(scalars | {"charts/learning_rate": learning_rate})
         if run.stopping or update == run.num_updates or (args.save_every and update % args.save_every == 0):
             run.save()
-        if run.stopping:
-            break
+            if run.stopping:
+                break
+    return agent
 
 
 def make_run(args, signals):
@@ -461,7 +451,6 @@ def make_run(args, signals):
         return Run(args, signals)
     rank, local_rank, local_ranks = (int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"))
     run_id, gpus, parent = os.environ["TORCHELASTIC_RUN_ID"], torch.cuda.device_count(), os.getppid()
-    sys.excepthook = lambda *error: [print(f"rank {rank}:", file=sys.stderr), sys.__excepthook__(*error)]
     safe = os.environ.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") == "1" and run_id != "none"
     if os.environ["TORCHELASTIC_MAX_RESTARTS"] != "0" and not safe:
         sys.exit("error: --max-restarts needs TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, and --standalone or --rdzv-id")
@@ -472,6 +461,8 @@ def make_run(args, signals):
     mark = f"torchrun-{zlib.crc32(run_id.encode()):08x}"  # a file in the folder of the run with this --rdzv-id
 
     class RankRun(Run):
+        """The run on one rank: gathers the signals and the ends of episodes, and does the rest on rank 0 only."""
+
         def __init__(self, args):
             if rank == 0:
                 begun = sorted(Path(args.runs_folder).glob(f"*/{mark}"), key=os.path.getmtime) * (run_id != "none")
@@ -493,20 +484,22 @@ def make_run(args, signals):
                 signal.signal(number, self.stop)
 
         def stop(self, number, frame):
-            self.signal = number  # a second signal changes nothing: torchrun forwards what the ranks have had, too
+            self.signal = number  # a second signal changes nothing: torchrun forwards one that the ranks already have
 
         def updates(self):
             yield from super().updates() if rank == 0 else range(self.updates_done + 1, self.num_updates + 1)
             dist.destroy_process_group()
 
         def log_step(self, infos):
-            self.ends.append(infos.get("final_info"))
+            final = infos.get("final_info", {"_episode": [], "episode": {"r": [], "l": []}})
+            self.ends.append((final["_episode"], final["episode"]["r"], final["episode"]["l"]))
 
         def log_update(self, scalars):
             signals, ends = zip(*gather((self.signal, self.ends)), strict=True)
             if rank == 0:
                 for step in zip(*ends, strict=True):
-                    super().log_step(join_ends(step))
+                    ended, scores, lengths = (np.concatenate(column) for column in zip(*step, strict=True))
+                    super().log_step({"final_info": {"_episode": ended, "episode": {"r": scores, "l": lengths}}})
                 super().log_update(scalars)
             if os.getppid() != parent:
                 sys.exit(f"error: the torchrun of rank {rank} has ended")
@@ -536,8 +529,8 @@ def load_checkpoint(path):
 class Run:
     """A run of the script: its folder, log, progress bar and checkpoints."""
     def __init__(self, args, signals=()):
-        """Begins a run, or continues the one in the folder `args.resume`. The signals stop it after `start`."""
-        state = {"global_step": 0, "returns": [], "parts": None}
+        """Begins a run, or continues the one in the folder `args.resume`; from `start` on, the signals stop it."""
+        state, self.lock = {"global_step": 0, "returns": [], "parts": None}, None
         self.resumed = args.resume is not None and Path(args.resume).is_dir()
         if self.resumed:
             self.folder = Path(args.resume)
@@ -554,13 +547,13 @@ class Run:
         if not self.resumed:
             name = f"{args.env_id}__{args.exp_name}__{args.seed}__{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
             self.folder = Path(args.runs_folder, name.replace("/", "-").replace(":", "-"))
-            self.lock = FileLock(self.folder / "lock").acquire(timeout=0)
         self.args, self.signals, self.stopping, self.batch_size = args, signals, 0, args.num_envs * args.num_steps
         self.global_step, self.returns, self.saved = state["global_step"], state["returns"], state["parts"]
         self.updates_done, self.num_updates = (x // self.batch_size for x in (self.global_step, args.total_timesteps))
 
     def start(self, device, **parts):
-        """Opens the log and loads the parts: objects with load_state_dict() and with state_dict(), which is a dict."""
+        """Opens the log and restores the parts, which have load_state_dict() and a state_dict() that returns a dict."""
+        self.lock = self.lock or FileLock(self.folder / "lock").acquire(timeout=0)  # creates the folder of a new run
         if self.args.track:
             import wandb
             wandb.init(id=self.folder.name, resume="allow", sync_tensorboard=True, config=vars(self.args))
@@ -631,12 +624,12 @@ class Run:
 
 def main():
     """Trains with the options of the command line; after a stop, exits with 128 + the signal's number."""
-    sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # closed by >&-
-    make_run, args = globals().get("make_run", Run), tyro.cli(Args, description=__doc__)
+    sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # >&- closed it
+    make_run, args = globals().get("make_run", Run), tyro.cli(Args, description=__doc__)  # some scripts define make_run
     numbers = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
-    # child processes inherit SIG_IGN and leave Ctrl-C to this one; a signal that nohup ignores stays ignored
+    # Child processes inherit SIG_IGN, which leaves Ctrl-C to this process; what nohup ignores stays ignored.
     run = make_run(args, [number for number in numbers if signal.signal(number, signal.SIG_IGN) != signal.SIG_IGN])
-    atexit.register(lambda: [process.kill() for process in multiprocessing.active_children()])  # they outlive an error
+    atexit.register(lambda: [process.kill() for process in multiprocessing.active_children()])  # also after an error
     train(run.args, run)
     sys.exit(128 + run.stopping if run.stopping else 0)
 

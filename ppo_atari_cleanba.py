@@ -10,8 +10,7 @@
 
     python ppo_atari_cleanba.py --env-id Breakout-v5 --actor-threads 2
 
-From the second update on, the agent's version v trains on a rollout of version v - 1 at any speed of the threads, so a
-run repeats bit for bit. --num-envs is the number of environments of all ranks and threads.
+From the second update on, each rollout is by the agent of the update before; a run repeats bit for bit.
 
 Marks such as [core 5] name implementation details, which docs/details.md explains. PPO ends with the function `learn`.
 """
@@ -97,7 +96,7 @@ class Args:
 
 
 class EnvPool(gym.vector.VectorEnv):
-    """[library] N games, stepped by C++ threads as gymnasium does with AutoresetMode.SAME_STEP.
+    """[library] N games, stepped by C++ threads; the interface is that of gymnasium with AutoresetMode.SAME_STEP.
 
     EnvPool implements [atari 1] to [atari 5]; its no-ops, skipped frames and FIRE differ a little from ppo2's."""
 
@@ -134,7 +133,7 @@ class EnvPool(gym.vector.VectorEnv):
             self.scores[over], self.lengths[over] = 0, 0
             ended = np.flatnonzero(done)
             self.frames[:, ended] = 0
-            # [core 1] EnvPool ignores the action after the end of an episode; taking it here restarts in the same step
+            # [core 1] EnvPool restarts a game in the step after its end; taking that step here makes it the same step
             self.frames[-1, ended] = self.pool.step(np.zeros(len(ended), dtype=int), ended)[0][:, 0]
         # [atari 6] rewards are reduced to their sign
         return np.stack(self.frames, axis=-1), np.sign(info["reward"]), terminated, truncated, infos
@@ -167,7 +166,7 @@ class Categorical:
         self.logits = logits.log_softmax(-1)
 
     def sample(self, rank=0, ranks=1, generator=None):  # [cleanba 5]
-        """Actions, int64 [B]: the argmax after Gumbel noise (common/distributions.py)."""
+        """Actions, int64 [B], drawn by the Gumbel-max trick (common/distributions.py)."""
         noise = self.logits.new_empty(ranks, *self.logits.shape).exponential_(generator=generator)  # [cleanba 5]
         return (self.logits - noise[rank].log()).argmax(-1)  # [aux 2]
 
@@ -250,7 +249,7 @@ class Agent(nn.Module):
 def gae(rewards, values, dones, next_value, next_done, gamma, gae_lambda):
     """[core 5] Generalized advantage estimation in numpy: the advantages, float32 [M, N] (ppo2/runner.py).
 
-    rewards, values: float32 [M, N]; dones: bool [M, N], true where obs[t] begins an episode; next_*: [N]."""
+    rewards, values: float32 [M, N]; dones: bool [M, N], true where obs[t] follows an episode's end; next_*: [N]."""
     nonterminal = 1.0 - np.array([*dones[1:], next_done])  # 0 where the next observation begins an episode
     deltas = rewards + gamma * np.array([*values[1:], next_value]) * nonterminal - values
     advantages, advantage = np.zeros_like(values), 0.0
@@ -262,13 +261,13 @@ def gae(rewards, values, dones, next_value, next_done, gamma, gae_lambda):
 def ppo_loss(agent, minibatch, clip_coef, args):
     """The loss of a minibatch, and a dict of scalars to log (ppo2/model.py).
 
-    minibatch: B steps; obs and actions [B, ...], logprobs and values of the policy that acted, returns, float32 [B]."""
+    minibatch: obs and actions, [B, ...]; logprobs and values at the time of the rollout, and returns, float32 [B]."""
     policy, values = agent(minibatch["obs"])
     logratio = policy.log_prob(minibatch["actions"]) - minibatch["logprobs"]
     ratio = logratio.exp()
 
     # [core 7] normalization of advantages in each minibatch, by the standard deviation of the population
-    advantages = minibatch["returns"] - minibatch["values"]  # rounded as in ppo2, which stores the returns only
+    advantages = minibatch["returns"] - minibatch["values"]  # ppo2 stores no advantages; the same rounding as there
     of_all = minibatch["advantages_of_all"]  # [aux 2] the advantages in the minibatches of all ranks
     advantages = (advantages - of_all.mean()) / (of_all.std(correction=0) + 1e-8)  # [aux 2]
     assert ratio.shape == advantages.shape == values.shape  # each [B]: other shapes would broadcast
@@ -301,15 +300,6 @@ def gather(part):
     return parts
 
 
-def join_ends(ends):
-    """[aux 2] The infos of a step in which episodes ended in some of several groups of environments."""
-    ends = [end for end in ends if end]
-    if not ends:
-        return {}
-    episode = {name: np.concatenate([end["episode"][name] for end in ends]) for name in ("r", "l")}
-    return {"final_info": {"_episode": np.concatenate([end["_episode"] for end in ends]), "episode": episode}}
-
-
 def sum_over_ranks(agent, stats, share):
     """[aux 2] Sums the gradients and the scalars over the ranks, each times the rank's share of the minibatch."""
     if dist.is_initialized():
@@ -333,7 +323,7 @@ def clipped_gradient(agent, minibatch, clip_coef, args):
 
 
 def adam_step(optimizer):
-    """[core 3] A step of Adam with TensorFlow's epsilon: 1e-5 before the bias correction, where torch adds it after."""
+    """[core 3] Takes a step of Adam with TensorFlow's epsilon: 1e-5, added before the bias correction, not after it."""
     for group in optimizer.param_groups:
         group["steps"] = group.get("steps", 0) + 1
         group["eps"] = 1e-5 / math.sqrt(1 - 0.999 ** group["steps"])
@@ -345,9 +335,9 @@ def train(args, run):
     """Trains an agent and returns it; `run` holds the run's folder, log, progress bar and checkpoints."""
     assert 0 <= args.gamma <= 1 and 0 <= args.gae_lambda <= 1 and min(args.clip_coef, args.max_grad_norm) >= 0
     if run.batch_size % args.num_minibatches or run.batch_size == args.num_minibatches:
-        sys.exit(f"error: {run.batch_size} steps do not make {args.num_minibatches} minibatches of two or more")
+        sys.exit(f"error: {run.batch_size} steps do not make {args.num_minibatches} equal minibatches of two or more")
     if run.updates_done >= run.num_updates:
-        sys.exit(f"error: {run.global_step} of {args.total_timesteps} steps are done; a rollout has {run.batch_size}")
+        sys.exit(f"error: {run.global_step} of {args.total_timesteps} steps done: no rollout of {run.batch_size} fits")
     torch.manual_seed(args.seed + run.global_step)
     torch.set_num_threads(args.threads)
     torch.backends.cudnn.deterministic = True
@@ -360,7 +350,7 @@ def train(args, run):
     videos = [args.capture_video and rank == i == 0 for i in range(args.actor_threads)]
     device = torch.device("cuda" if args.cuda and torch.cuda.is_available() else "cpu")
     actor_device = torch.device(args.actor_device or device)  # [cleanba 1]
-    if actor_device.type == "cuda":
+    if actor_device.type == "cuda":  # [cleanba 1] cuda:1 is the GPU after the learner's
         actor_device = torch.device("cuda", torch.cuda.current_device() + (actor_device.index or 0))
     envs = [make_envs(dataclasses.replace(args, capture_video=video), run.folder) for video in videos]  # [cleanba 1]
     agent = Agent(envs[0], args.bf16, args.network).to(device)  # [cleanba 8]
@@ -369,7 +359,7 @@ def train(args, run):
     if args.compile:
         torch._dynamo.config.trace_autograd_ops = True  # compiles loss.backward() as well
         gradient = torch.compile(clipped_gradient)
-    # Name here what a resume must restore: any object with load_state_dict() and with state_dict(), a dict.
+    # Pass here what a resume must restore: objects with load_state_dict() and with a state_dict() that returns a dict.
     run.start(device, agent=agent, optimizer=optimizer)
     with contextlib.ExitStack() as stack:  # [cleanba 7] the threads end with the learner, also after an error
         submits = []
@@ -384,14 +374,11 @@ def train(args, run):
             stack.callback(envs[i].close)
             stack.callback(thread.shutdown, cancel_futures=True)
             submits.append(partial(thread.submit, rollouts.send))  # [cleanba 2]
-        learn(args, run, device, agent, optimizer, gradient, submits, actor_device, rank, ranks)
-    return agent  # [cleanba 1]
+        return learn(args, run, device, agent, optimizer, gradient, submits, actor_device, rank, ranks)
 
 
 def make_rollouts(args, envs, seed, device, generator, rank, ranks):
-    """[cleanba 1] A generator in an actor's thread: takes an agent, and yields a rollout made by it.
-
-    A rollout is its columns, each [M, n, ...], the ends of episodes in each step, and the seconds without an agent."""
+    """[cleanba 1] Takes agents, and yields a rollout of each: columns [M, n, ...], episode ends, seconds of waiting."""
     streams = torch.get_device_module(device)
     stream, rollout_made = streams.Stream(device), None  # [cleanba 6]
     next_obs, _ = envs.reset(seed=seed)  # [cleanba 1]
@@ -401,10 +388,8 @@ def make_rollouts(args, envs, seed, device, generator, rank, ranks):
         started = time.perf_counter()  # [cleanba 9]
         agent = yield rollout_made  # [cleanba 1]
         waited = time.perf_counter() - started  # [cleanba 9]
-        streams.set_device(device)  # [cleanba 6] each thread begins with the first GPU
         rollout, rewards, dones, ends = [], [], [], []  # [cleanba 3]
-        # [cleanba 6] a GPU computes on a stream of the thread; [speed] autocast caches weights for --bf16
-        with torch.no_grad(), torch.autocast(device.type, enabled=False), streams.stream(stream):
+        with torch.no_grad(), torch.autocast(device.type, enabled=False), streams.stream(stream):  # [cleanba 6]
             for _ in range(args.num_steps):
                 obs = torch.from_numpy(next_obs).to(device)
                 policy, value = agent(obs)
@@ -418,7 +403,8 @@ def make_rollouts(args, envs, seed, device, generator, rank, ranks):
                     final_obs = torch.from_numpy(np.stack(infos["final_obs"][cut])).to(device)
                     reward[cut] += args.gamma * agent(final_obs)[1].cpu().numpy()
                 rewards.append(reward.astype(np.float32))
-                ends.append(infos.get("final_info"))  # [cleanba 3]
+                final = infos.get("final_info", {"_episode": [], "episode": {"r": [], "l": []}})  # [cleanba 3]
+                ends.append((final["_episode"], final["episode"]["r"], final["episode"]["l"]))  # [cleanba 3]
             next_value = agent(torch.from_numpy(next_obs).to(device))[1].cpu().numpy()
 
         batch = {name: torch.stack([step[name] for step in rollout]) for name in rollout[0]}  # each [M, N, ...]
@@ -452,7 +438,8 @@ def learn(args, run, device, agent, optimizer, gradient, submits, actor_device, 
         batch = {name: torch.cat([each[name].to(device) for each in batches], dim=1) for name in batches[0]}
         values, returns = batch["values"], batch["returns"]
         for step in zip(*ends, strict=True):
-            run.log_step(join_ends(step))
+            ended, scores, lengths = (np.concatenate(column) for column in zip(*step, strict=True))
+            run.log_step({"final_info": {"_episode": ended, "episode": {"r": scores, "l": lengths}}})
         # [aux 2] the values and returns of all ranks, each [M, N]
         columns = gather(torch.stack([values, returns]).unflatten(-1, (-1, args.num_envs)).cpu())
         values, returns = torch.stack(columns, dim=-2).flatten(-3).to(device)
@@ -480,8 +467,9 @@ def learn(args, run, device, agent, optimizer, gradient, submits, actor_device, 
         run.log_update(scalars | {"charts/learning_rate": learning_rate})
         if run.stopping or update == run.num_updates or (args.save_every and update % args.save_every == 0):
             run.save()
-        if run.stopping:
-            break
+            if run.stopping:
+                break
+    return agent
 
 
 def make_run(args, signals):
@@ -490,7 +478,6 @@ def make_run(args, signals):
         return Run(args, signals)
     rank, local_rank, local_ranks = (int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"))
     run_id, gpus, parent = os.environ["TORCHELASTIC_RUN_ID"], torch.cuda.device_count(), os.getppid()
-    sys.excepthook = lambda *error: [print(f"rank {rank}:", file=sys.stderr), sys.__excepthook__(*error)]
     safe = os.environ.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") == "1" and run_id != "none"
     if os.environ["TORCHELASTIC_MAX_RESTARTS"] != "0" and not safe:
         sys.exit("error: --max-restarts needs TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, and --standalone or --rdzv-id")
@@ -501,6 +488,8 @@ def make_run(args, signals):
     mark = f"torchrun-{zlib.crc32(run_id.encode()):08x}"  # a file in the folder of the run with this --rdzv-id
 
     class RankRun(Run):
+        """The run on one rank: gathers the signals and the ends of episodes, and does the rest on rank 0 only."""
+
         def __init__(self, args):
             if rank == 0:
                 begun = sorted(Path(args.runs_folder).glob(f"*/{mark}"), key=os.path.getmtime) * (run_id != "none")
@@ -522,20 +511,22 @@ def make_run(args, signals):
                 signal.signal(number, self.stop)
 
         def stop(self, number, frame):
-            self.signal = number  # a second signal changes nothing: torchrun forwards what the ranks have had, too
+            self.signal = number  # a second signal changes nothing: torchrun forwards one that the ranks already have
 
         def updates(self):
             yield from super().updates() if rank == 0 else range(self.updates_done + 1, self.num_updates + 1)
             dist.destroy_process_group()
 
         def log_step(self, infos):
-            self.ends.append(infos.get("final_info"))
+            final = infos.get("final_info", {"_episode": [], "episode": {"r": [], "l": []}})
+            self.ends.append((final["_episode"], final["episode"]["r"], final["episode"]["l"]))
 
         def log_update(self, scalars):
             signals, ends = zip(*gather((self.signal, self.ends)), strict=True)
             if rank == 0:
                 for step in zip(*ends, strict=True):
-                    super().log_step(join_ends(step))
+                    ended, scores, lengths = (np.concatenate(column) for column in zip(*step, strict=True))
+                    super().log_step({"final_info": {"_episode": ended, "episode": {"r": scores, "l": lengths}}})
                 super().log_update(scalars)
             if os.getppid() != parent:
                 sys.exit(f"error: the torchrun of rank {rank} has ended")
@@ -565,8 +556,8 @@ def load_checkpoint(path):
 class Run:
     """A run of the script: its folder, log, progress bar and checkpoints."""
     def __init__(self, args, signals=()):
-        """Begins a run, or continues the one in the folder `args.resume`. The signals stop it after `start`."""
-        state = {"global_step": 0, "returns": [], "parts": None}
+        """Begins a run, or continues the one in the folder `args.resume`; from `start` on, the signals stop it."""
+        state, self.lock = {"global_step": 0, "returns": [], "parts": None}, None
         self.resumed = args.resume is not None and Path(args.resume).is_dir()
         if self.resumed:
             self.folder = Path(args.resume)
@@ -583,13 +574,13 @@ class Run:
         if not self.resumed:
             name = f"{args.env_id}__{args.exp_name}__{args.seed}__{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
             self.folder = Path(args.runs_folder, name.replace("/", "-").replace(":", "-"))
-            self.lock = FileLock(self.folder / "lock").acquire(timeout=0)
         self.args, self.signals, self.stopping, self.batch_size = args, signals, 0, args.num_envs * args.num_steps
         self.global_step, self.returns, self.saved = state["global_step"], state["returns"], state["parts"]
         self.updates_done, self.num_updates = (x // self.batch_size for x in (self.global_step, args.total_timesteps))
 
     def start(self, device, **parts):
-        """Opens the log and loads the parts: objects with load_state_dict() and with state_dict(), which is a dict."""
+        """Opens the log and restores the parts, which have load_state_dict() and a state_dict() that returns a dict."""
+        self.lock = self.lock or FileLock(self.folder / "lock").acquire(timeout=0)  # creates the folder of a new run
         if self.args.track:
             import wandb
             wandb.init(id=self.folder.name, resume="allow", sync_tensorboard=True, config=vars(self.args))
@@ -660,12 +651,12 @@ class Run:
 
 def main():
     """Trains with the options of the command line; after a stop, exits with 128 + the signal's number."""
-    sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # closed by >&-
-    make_run, args = globals().get("make_run", Run), tyro.cli(Args, description=__doc__)
+    sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # >&- closed it
+    make_run, args = globals().get("make_run", Run), tyro.cli(Args, description=__doc__)  # some scripts define make_run
     numbers = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
-    # child processes inherit SIG_IGN and leave Ctrl-C to this one; a signal that nohup ignores stays ignored
+    # Child processes inherit SIG_IGN, which leaves Ctrl-C to this process; what nohup ignores stays ignored.
     run = make_run(args, [number for number in numbers if signal.signal(number, signal.SIG_IGN) != signal.SIG_IGN])
-    atexit.register(lambda: [process.kill() for process in multiprocessing.active_children()])  # they outlive an error
+    atexit.register(lambda: [process.kill() for process in multiprocessing.active_children()])  # also after an error
     train(run.args, run)
     sys.exit(128 + run.stopping if run.stopping else 0)
 

@@ -8,9 +8,9 @@
 # ///
 """PPO with memory for Atari games: ppo_atari.py and the 5 LSTM details of openai/baselines' ppo2, in one file.
 
-    python ppo_atari_lstm.py --env-id BreakoutNoFrameskip-v4        (python ppo_atari_lstm.py --help lists every option)
+    python ppo_atari_lstm.py --env-id BreakoutNoFrameskip-v4        (--help lists every option)
 
-Marks such as [core 5] name implementation details, which docs/details.md explains. PPO ends with the function `train`.
+Marks such as [core 5] refer to docs/details.md, paths such as ppo2/model.py to openai/baselines. PPO ends at `train`.
 """
 
 import atexit
@@ -166,7 +166,7 @@ class WarpFrame(gym.ObservationWrapper):
 
 def make_env(args, index, folder):
     """Environment `index`, with image observations; info["episode"] has the score and length of a whole game."""
-    if "NoFrameskip" not in args.env_id:  # [check] MaxAndSkip repeats the actions, so the game must not
+    if "NoFrameskip" not in args.env_id:  # [check] MaxAndSkip repeats each action, so the game itself must not
         sys.exit(f"error: {args.env_id} is not the id of an Atari game such as BreakoutNoFrameskip-v4; see ppo.py")
     video = {"render_mode": "rgb_array"} if args.capture_video and index == 0 else {}
     env = gym.make(args.env_id, obs_type="ram", **video)  # [speed] MaxAndSkip reads the screen when it is needed
@@ -176,7 +176,7 @@ def make_env(args, index, folder):
     if "FIRE" in env.unwrapped.get_action_meanings():
         env = FireReset(env)
     env = gym.wrappers.TransformReward(WarpFrame(env), np.sign)  # [atari 6] the sign of each reward
-    # [atari 7] the newest frames, oldest first, uint8 [84, 84, frames], with black ones before an episode's first
+    # [atari 7] the last frames, oldest first, uint8 [84, 84, frames]; black ones precede an episode's first frame
     env = gym.wrappers.FrameStackObservation(env, args.frame_stack, padding_type="zero")
     # [speed] the channels come last, which makes convolutions faster
     images = gym.spaces.Box(0, 255, (84, 84, args.frame_stack), np.uint8)
@@ -185,7 +185,7 @@ def make_env(args, index, folder):
 
 def make_envs(args, folder):
     """[core 1] N environments stepped as one; an episode that ends restarts in the same step (common/cmd_util.py)."""
-    # [check] a minibatch holds whole environments, and its episodes end at other steps than those of the next one
+    # [check] a minibatch holds whole environments, and in each one the episodes end at different steps
     if args.num_envs % args.num_minibatches:
         sys.exit("error: --num-minibatches must divide --num-envs, as a minibatch holds all steps of its environments")
     if args.compile:
@@ -202,7 +202,7 @@ class Categorical:
         self.logits = logits.log_softmax(-1)
 
     def sample(self):
-        """Actions, int64 [B]: the argmax after Gumbel noise (common/distributions.py)."""
+        """Actions, int64 [B], drawn by the Gumbel-max trick (common/distributions.py)."""
         return (self.logits - torch.empty_like(self.logits).exponential_().log()).argmax(-1)
 
     def log_prob(self, actions):
@@ -265,7 +265,7 @@ class Agent(nn.Module):
         with torch.autocast(obs.device.type, torch.bfloat16, enabled=self.dtype == torch.bfloat16):  # [speed]
             features = self.trunk(pixels).float()
 
-        # [lstm 3] the state is reset to zero at the start of an episode; between such steps the LSTM runs in one call
+        # [lstm 3] the state is reset to zero at the start of an episode; the steps between two resets take one call
         environments, outputs = state[0].shape[1], []
         features, dones = features.view(-1, environments, 512), dones.view(-1, environments)
         starts = dones.any(dim=1).nonzero().flatten().tolist()
@@ -280,7 +280,7 @@ class Agent(nn.Module):
 def gae(rewards, values, dones, next_value, next_done, gamma, gae_lambda):
     """[core 5] Generalized advantage estimation in numpy: the advantages, float32 [M, N] (ppo2/runner.py).
 
-    rewards, values: float32 [M, N]; dones: bool [M, N], true where obs[t] begins an episode; next_*: [N]."""
+    rewards, values: float32 [M, N]; dones: bool [M, N], true where obs[t] follows an episode's end; next_*: [N]."""
     nonterminal = 1.0 - np.array([*dones[1:], next_done])  # 0 where the next observation begins an episode
     deltas = rewards + gamma * np.array([*values[1:], next_value]) * nonterminal - values
     advantages, advantage = np.zeros_like(values), 0.0
@@ -292,14 +292,14 @@ def gae(rewards, values, dones, next_value, next_done, gamma, gae_lambda):
 def ppo_loss(agent, minibatch, clip_coef, args):
     """The loss of a minibatch, and a dict of scalars to log (ppo2/model.py).
 
-    minibatch: B steps; obs and actions [B, ...], logprobs and values of the policy that acted, returns, float32 [B];
+    minibatch: obs and actions, [B, ...]; logprobs and values at the time of the rollout, and returns, float32 [B];
     [lstm 5] dones, bool [B], and the state before the first step, two of [1, E, 128]."""
     policy, values, _ = agent(minibatch["obs"], minibatch["state"], minibatch["dones"])
     logratio = policy.log_prob(minibatch["actions"]) - minibatch["logprobs"]
     ratio = logratio.exp()
 
     # [core 7] normalization of advantages in each minibatch, by the standard deviation of the population
-    advantages = minibatch["returns"] - minibatch["values"]  # rounded as in ppo2, which stores the returns only
+    advantages = minibatch["returns"] - minibatch["values"]  # ppo2 stores no advantages; the same rounding as there
     advantages = (advantages - advantages.mean()) / (advantages.std(correction=0) + 1e-8)
     assert ratio.shape == advantages.shape == values.shape  # each [B]: other shapes would broadcast
 
@@ -334,7 +334,7 @@ def clipped_gradient(agent, minibatch, clip_coef, args):
 
 
 def adam_step(optimizer):
-    """[core 3] A step of Adam with TensorFlow's epsilon: 1e-5 before the bias correction, where torch adds it after."""
+    """[core 3] Takes a step of Adam with TensorFlow's epsilon: 1e-5, added before the bias correction, not after it."""
     for group in optimizer.param_groups:
         group["steps"] = group.get("steps", 0) + 1
         group["eps"] = 1e-5 / math.sqrt(1 - 0.999 ** group["steps"])
@@ -346,9 +346,9 @@ def train(args, run):
     """Trains an agent and returns it; `run` holds the run's folder, log, progress bar and checkpoints."""
     assert 0 <= args.gamma <= 1 and 0 <= args.gae_lambda <= 1 and min(args.clip_coef, args.max_grad_norm) >= 0
     if run.batch_size % args.num_minibatches or run.batch_size == args.num_minibatches:
-        sys.exit(f"error: {run.batch_size} steps do not make {args.num_minibatches} minibatches of two or more")
+        sys.exit(f"error: {run.batch_size} steps do not make {args.num_minibatches} equal minibatches of two or more")
     if run.updates_done >= run.num_updates:
-        sys.exit(f"error: {run.global_step} of {args.total_timesteps} steps are done; a rollout has {run.batch_size}")
+        sys.exit(f"error: {run.global_step} of {args.total_timesteps} steps done: no rollout of {run.batch_size} fits")
     torch.manual_seed(args.seed + run.global_step)
     torch.set_num_threads(args.threads)
     torch.backends.cudnn.deterministic = True
@@ -361,7 +361,7 @@ def train(args, run):
     if args.compile:
         torch._dynamo.config.trace_autograd_ops = True  # compiles loss.backward() as well
         gradient = torch.compile(clipped_gradient)
-    # Name here what a resume must restore: any object with load_state_dict() and with state_dict(), a dict.
+    # Pass here what a resume must restore: objects with load_state_dict() and with a state_dict() that returns a dict.
     run.start(device, agent=agent, optimizer=optimizer)
     next_obs, _ = envs.reset(seed=args.seed + run.global_step)  # a resume begins other episodes
     next_done = np.zeros(args.num_envs, dtype=bool)
@@ -377,7 +377,7 @@ def train(args, run):
 
         rollout, rewards, dones = [], [], []
         initial_state = state  # [lstm 5]
-        with torch.no_grad(), torch.autocast(device.type, enabled=False):  # [speed] caches weights for --bf16
+        with torch.no_grad(), torch.autocast(device.type, enabled=False):  # [speed] keeps the bf16 weights cached
             for _ in range(args.num_steps):
                 obs = torch.from_numpy(next_obs).to(device)
                 done = torch.from_numpy(next_done).to(device)
@@ -393,8 +393,8 @@ def train(args, run):
                     final_obs = torch.from_numpy(np.stack(infos["final_obs"][cut])).to(device)
                     # [lstm 3] the final observation continues its episode: its state is not reset
                     final_state = tuple(s[:, torch.from_numpy(cut).to(device)] for s in state)
-                    no_reset = torch.zeros(len(final_obs), dtype=torch.bool, device=device)
-                    reward[cut] += args.gamma * agent(final_obs, final_state, no_reset)[1].cpu().numpy()
+                    no_dones = torch.zeros(len(final_obs), dtype=torch.bool, device=device)
+                    reward[cut] += args.gamma * agent(final_obs, final_state, no_dones)[1].cpu().numpy()
                 rewards.append(reward.astype(np.float32))
                 run.log_step(infos)
             # [lstm 3] the last observation may begin an episode as well
@@ -425,8 +425,8 @@ def train(args, run):
         run.log_update(scalars | {"charts/learning_rate": learning_rate})
         if run.stopping or update == run.num_updates or (args.save_every and update % args.save_every == 0):
             run.save()
-        if run.stopping:
-            break
+            if run.stopping:
+                break
     envs.close()
     return agent
 
@@ -449,8 +449,8 @@ def load_checkpoint(path):
 class Run:
     """A run of the script: its folder, log, progress bar and checkpoints."""
     def __init__(self, args, signals=()):
-        """Begins a run, or continues the one in the folder `args.resume`. The signals stop it after `start`."""
-        state = {"global_step": 0, "returns": [], "parts": None}
+        """Begins a run, or continues the one in the folder `args.resume`; from `start` on, the signals stop it."""
+        state, self.lock = {"global_step": 0, "returns": [], "parts": None}, None
         self.resumed = args.resume is not None and Path(args.resume).is_dir()
         if self.resumed:
             self.folder = Path(args.resume)
@@ -467,13 +467,13 @@ class Run:
         if not self.resumed:
             name = f"{args.env_id}__{args.exp_name}__{args.seed}__{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
             self.folder = Path(args.runs_folder, name.replace("/", "-").replace(":", "-"))
-            self.lock = FileLock(self.folder / "lock").acquire(timeout=0)
         self.args, self.signals, self.stopping, self.batch_size = args, signals, 0, args.num_envs * args.num_steps
         self.global_step, self.returns, self.saved = state["global_step"], state["returns"], state["parts"]
         self.updates_done, self.num_updates = (x // self.batch_size for x in (self.global_step, args.total_timesteps))
 
     def start(self, device, **parts):
-        """Opens the log and loads the parts: objects with load_state_dict() and with state_dict(), which is a dict."""
+        """Opens the log and restores the parts, which have load_state_dict() and a state_dict() that returns a dict."""
+        self.lock = self.lock or FileLock(self.folder / "lock").acquire(timeout=0)  # creates the folder of a new run
         if self.args.track:
             import wandb
             wandb.init(id=self.folder.name, resume="allow", sync_tensorboard=True, config=vars(self.args))
@@ -544,12 +544,12 @@ class Run:
 
 def main():
     """Trains with the options of the command line; after a stop, exits with 128 + the signal's number."""
-    sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # closed by >&-
-    make_run, args = globals().get("make_run", Run), tyro.cli(Args, description=__doc__)
+    sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # >&- closed it
+    make_run, args = globals().get("make_run", Run), tyro.cli(Args, description=__doc__)  # some scripts define make_run
     numbers = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
-    # child processes inherit SIG_IGN and leave Ctrl-C to this one; a signal that nohup ignores stays ignored
+    # Child processes inherit SIG_IGN, which leaves Ctrl-C to this process; what nohup ignores stays ignored.
     run = make_run(args, [number for number in numbers if signal.signal(number, signal.SIG_IGN) != signal.SIG_IGN])
-    atexit.register(lambda: [process.kill() for process in multiprocessing.active_children()])  # they outlive an error
+    atexit.register(lambda: [process.kill() for process in multiprocessing.active_children()])  # also after an error
     train(run.args, run)
     sys.exit(128 + run.stopping if run.stopping else 0)
 

@@ -8,9 +8,9 @@
 # ///
 """PPO by self-play: ppo.py for games of two players; each player is an environment, and one agent plays both sides.
 
-    python ppo_selfplay.py --env-id SlimeVolley-v0        (python ppo_selfplay.py --help lists every option)
+    python ppo_selfplay.py --env-id SlimeVolley-v0        (--help lists every option)
 
-Marks such as [core 5] name implementation details, which docs/details.md explains. PPO ends with the function `train`.
+Marks such as [core 5] refer to docs/details.md, paths such as ppo2/model.py to openai/baselines. PPO ends at `train`.
 """
 
 import atexit
@@ -144,7 +144,7 @@ class Seats(gym.vector.VectorWrapper):
 
     def step(self, actions):
         obs, reward, terminated, truncated, infos = self.env.step(actions.reshape(-1, 2))
-        final_obs = [obs[0] if each is None else each for each in infos.get("final_obs", obs)]
+        final_obs = [obs[0] if each is None else each for each in infos.get("final_obs", obs)]  # obs[0] fills gaps
         obs, infos["final_obs"] = (np.reshape(each, (len(actions), -1)) for each in (obs, final_obs))
         return obs, np.stack([reward, -reward], axis=-1).ravel(), terminated.repeat(2), truncated.repeat(2), infos
 
@@ -165,7 +165,7 @@ class Categorical:
         self.logits = logits.log_softmax(-1)
 
     def sample(self):
-        """Actions, int64 [B]: the argmax after Gumbel noise (common/distributions.py)."""
+        """Actions, int64 [B], drawn by the Gumbel-max trick (common/distributions.py)."""
         return (self.logits - torch.empty_like(self.logits).exponential_().log()).argmax(-1)
 
     def log_prob(self, actions):
@@ -208,7 +208,7 @@ class Agent(nn.Module):
 def gae(rewards, values, dones, next_value, next_done, gamma, gae_lambda):
     """[core 5] Generalized advantage estimation in numpy: the advantages, float32 [M, N] (ppo2/runner.py).
 
-    rewards, values: float32 [M, N]; dones: bool [M, N], true where obs[t] begins an episode; next_*: [N]."""
+    rewards, values: float32 [M, N]; dones: bool [M, N], true where obs[t] follows an episode's end; next_*: [N]."""
     nonterminal = 1.0 - np.array([*dones[1:], next_done])  # 0 where the next observation begins an episode
     deltas = rewards + gamma * np.array([*values[1:], next_value]) * nonterminal - values
     advantages, advantage = np.zeros_like(values), 0.0
@@ -220,13 +220,13 @@ def gae(rewards, values, dones, next_value, next_done, gamma, gae_lambda):
 def ppo_loss(agent, minibatch, clip_coef, args):
     """The loss of a minibatch, and a dict of scalars to log (ppo2/model.py).
 
-    minibatch: B steps; obs and actions [B, ...], logprobs and values of the policy that acted, returns, float32 [B]."""
+    minibatch: obs and actions, [B, ...]; logprobs and values at the time of the rollout, and returns, float32 [B]."""
     policy, values = agent(minibatch["obs"])
     logratio = policy.log_prob(minibatch["actions"]) - minibatch["logprobs"]
     ratio = logratio.exp()
 
     # [core 7] normalization of advantages in each minibatch, by the standard deviation of the population
-    advantages = minibatch["returns"] - minibatch["values"]  # rounded as in ppo2, which stores the returns only
+    advantages = minibatch["returns"] - minibatch["values"]  # ppo2 stores no advantages; the same rounding as there
     advantages = (advantages - advantages.mean()) / (advantages.std(correction=0) + 1e-8)
     assert ratio.shape == advantages.shape == values.shape  # each [B]: other shapes would broadcast
 
@@ -261,7 +261,7 @@ def clipped_gradient(agent, minibatch, clip_coef, args):
 
 
 def adam_step(optimizer):
-    """[core 3] A step of Adam with TensorFlow's epsilon: 1e-5 before the bias correction, where torch adds it after."""
+    """[core 3] Takes a step of Adam with TensorFlow's epsilon: 1e-5, added before the bias correction, not after it."""
     for group in optimizer.param_groups:
         group["steps"] = group.get("steps", 0) + 1
         group["eps"] = 1e-5 / math.sqrt(1 - 0.999 ** group["steps"])
@@ -273,9 +273,9 @@ def train(args, run):
     """Trains an agent and returns it; `run` holds the run's folder, log, progress bar and checkpoints."""
     assert 0 <= args.gamma <= 1 and 0 <= args.gae_lambda <= 1 and min(args.clip_coef, args.max_grad_norm) >= 0
     if run.batch_size % args.num_minibatches or run.batch_size == args.num_minibatches:
-        sys.exit(f"error: {run.batch_size} steps do not make {args.num_minibatches} minibatches of two or more")
+        sys.exit(f"error: {run.batch_size} steps do not make {args.num_minibatches} equal minibatches of two or more")
     if run.updates_done >= run.num_updates:
-        sys.exit(f"error: {run.global_step} of {args.total_timesteps} steps are done; a rollout has {run.batch_size}")
+        sys.exit(f"error: {run.global_step} of {args.total_timesteps} steps done: no rollout of {run.batch_size} fits")
     torch.manual_seed(args.seed + run.global_step)
     torch.set_num_threads(args.threads)
     torch.backends.cudnn.deterministic = True
@@ -288,7 +288,7 @@ def train(args, run):
     if args.compile:
         torch._dynamo.config.trace_autograd_ops = True  # compiles loss.backward() as well
         gradient = torch.compile(clipped_gradient)
-    # Name here what a resume must restore: any object with load_state_dict() and with state_dict(), a dict.
+    # Pass here what a resume must restore: objects with load_state_dict() and with a state_dict() that returns a dict.
     run.start(device, agent=agent, optimizer=optimizer)
     next_obs, _ = envs.reset(seed=args.seed + run.global_step)  # a resume begins other episodes
     next_done = np.zeros(args.num_envs, dtype=bool)
@@ -340,8 +340,8 @@ def train(args, run):
         run.log_update(scalars | {"charts/learning_rate": learning_rate})
         if run.stopping or update == run.num_updates or (args.save_every and update % args.save_every == 0):
             run.save()
-        if run.stopping:
-            break
+            if run.stopping:
+                break
     envs.close()
     return agent
 
@@ -364,8 +364,8 @@ def load_checkpoint(path):
 class Run:
     """A run of the script: its folder, log, progress bar and checkpoints."""
     def __init__(self, args, signals=()):
-        """Begins a run, or continues the one in the folder `args.resume`. The signals stop it after `start`."""
-        state = {"global_step": 0, "returns": [], "parts": None}
+        """Begins a run, or continues the one in the folder `args.resume`; from `start` on, the signals stop it."""
+        state, self.lock = {"global_step": 0, "returns": [], "parts": None}, None
         self.resumed = args.resume is not None and Path(args.resume).is_dir()
         if self.resumed:
             self.folder = Path(args.resume)
@@ -382,13 +382,13 @@ class Run:
         if not self.resumed:
             name = f"{args.env_id}__{args.exp_name}__{args.seed}__{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
             self.folder = Path(args.runs_folder, name.replace("/", "-").replace(":", "-"))
-            self.lock = FileLock(self.folder / "lock").acquire(timeout=0)
         self.args, self.signals, self.stopping, self.batch_size = args, signals, 0, args.num_envs * args.num_steps
         self.global_step, self.returns, self.saved = state["global_step"], state["returns"], state["parts"]
         self.updates_done, self.num_updates = (x // self.batch_size for x in (self.global_step, args.total_timesteps))
 
     def start(self, device, **parts):
-        """Opens the log and loads the parts: objects with load_state_dict() and with state_dict(), which is a dict."""
+        """Opens the log and restores the parts, which have load_state_dict() and a state_dict() that returns a dict."""
+        self.lock = self.lock or FileLock(self.folder / "lock").acquire(timeout=0)  # creates the folder of a new run
         if self.args.track:
             import wandb
             wandb.init(id=self.folder.name, resume="allow", sync_tensorboard=True, config=vars(self.args))
@@ -459,12 +459,12 @@ class Run:
 
 def main():
     """Trains with the options of the command line; after a stop, exits with 128 + the signal's number."""
-    sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # closed by >&-
-    make_run, args = globals().get("make_run", Run), tyro.cli(Args, description=__doc__)
+    sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # >&- closed it
+    make_run, args = globals().get("make_run", Run), tyro.cli(Args, description=__doc__)  # some scripts define make_run
     numbers = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
-    # child processes inherit SIG_IGN and leave Ctrl-C to this one; a signal that nohup ignores stays ignored
+    # Child processes inherit SIG_IGN, which leaves Ctrl-C to this process; what nohup ignores stays ignored.
     run = make_run(args, [number for number in numbers if signal.signal(number, signal.SIG_IGN) != signal.SIG_IGN])
-    atexit.register(lambda: [process.kill() for process in multiprocessing.active_children()])  # they outlive an error
+    atexit.register(lambda: [process.kill() for process in multiprocessing.active_children()])  # also after an error
     train(run.args, run)
     sys.exit(128 + run.stopping if run.stopping else 0)
 

@@ -1,4 +1,4 @@
-"""Computes scores, intervals and learning curves from benchmark/results: the README's table of scores and its picture.
+"""Computes scores, intervals and learning curves from benchmark/results: the docs' tables of scores and their picture.
 
     python benchmark/report.py
 
@@ -16,6 +16,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
+import gymnasium as gym
 import numpy as np
 from scipy import stats
 
@@ -32,16 +33,13 @@ PAIRS = {
     "ppo_multidiscrete_mask": None, "ppo_selfplay": None, "ppo_atari_multigpu": None,
     "ppo_atari_cleanba": None, "impala_atari_cleanba": None,
 }  # fmt: skip
+SB3 = "Stable-Baselines3"
 FIRST = {"CartPole-v1", "HalfCheetah-v4", "BreakoutNoFrameskip-v4", "Breakout-v5", "starpilot", "MicrortsMining-v1"}
-# One of each kind of task, for the picture, and for the README's table where docs/results.md has the whole one.
+# One of each kind of task, for the picture.
 PICTURED = [
     ("ppo", "CartPole-v1"), ("ppo_continuous_action", "HalfCheetah-v4"), ("ppo_atari", "BreakoutNoFrameskip-v4"),
     ("ppo_atari_lstm", "BreakoutNoFrameskip-v4"), ("ppo_procgen", "starpilot"),
     ("ppo_multidiscrete_mask", "MicrortsMining-v1"),
-]  # fmt: skip
-SHORT_TABLE = [
-    ("ppo", "CartPole-v1"), ("ppo_continuous_action", "HalfCheetah-v4"), ("ppo_continuous_action", "Hopper-v4"),
-    ("ppo_continuous_action", "Walker2d-v4"), ("ppo_atari", "BreakoutNoFrameskip-v4"),
 ]  # fmt: skip
 METRICS = {
     "length": "episode length", "policy_loss": "policy loss", "value_loss": "value loss", "entropy": "entropy",
@@ -318,12 +316,34 @@ def score_table(experiments):
     return lines
 
 
-def with_scores(text, experiments):
-    """A text with the table of scores between its marks: of all experiments, or of a few where the mark says short."""
-    few = [one for pair in SHORT_TABLE if (one := chosen(experiments, *pair))]
-    for mark, rows in (("scores", experiments), ("short scores", few)):
-        table = "\n".join([*score_table(rows), ""])
-        text = re.sub(rf"(?s)(?<=<!-- {mark} -->\n).*?(?=<!-- /scores -->)", lambda _, table=table: table, text)
+def mean_and_interval(values):
+    """ "500 [490, 510] (10)": the mean with Student's 95% interval, and how many values; empty without any."""
+    if len(values) < 2:
+        return "".join(f"{number(value)} (1)" for value in values)
+    mean, half = np.mean(values), stats.t.ppf(0.975, len(values) - 1) * stats.sem(values)
+    return f"{number(mean)} [{number(mean - half, mean)}, {number(mean + half, mean)}] ({len(values)})"
+
+
+def tuned_table(results):
+    """The lines of a table in Markdown of results/tuned/games.csv: mean returns of games after training."""
+    with open(Path(results, "tuned", "games.csv")) as file:
+        rows = list(csv.DictReader(file))
+    lines = ["| environment | script | steps | ours | SB3 | solved at |", "|---|---|---|---|---|---|"]
+    for task in dict.fromkeys(row["task"] for row in rows):
+        sides = [[row for row in rows if (row["task"], row["who"]) == (task, who)] for who in ("ours", SB3)]
+        script, *recipe = re.search(r"(\S+)\.py", sides[0][0]["command"])[1].split("+")
+        goal = gym.spec(task).reward_threshold
+        cells = [task, " + ".join([f"`{script}.py`", *recipe]), short(int(sides[0][0]["steps"]))]
+        cells += [mean_and_interval([float(row["mean"]) for row in side]) for side in sides]
+        lines.append(f"| {' | '.join([*cells, '' if goal is None else f'{goal:g}'])} |")
+    return lines
+
+
+def with_scores(text, experiments, results):
+    """A text with the tables between its marks: all scores, and those of the tuned settings."""
+    for mark, lines in (("scores", score_table(experiments)), ("tuned", tuned_table(results))):
+        table = "\n".join([*lines, ""])
+        text = re.sub(rf"(?s)(?<=<!-- {mark} -->\n).*?(?=<!-- /{mark} -->)", lambda _, table=table: table, text)
     return text
 
 
@@ -426,12 +446,13 @@ def run_rows(found):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--results", type=Path, default=ROOT / "benchmark" / "results")
-    found = load(parser.parse_args().results)
+    results = parser.parse_args().results
+    found = load(results)
     if not found:
         raise SystemExit("error: there are no results; collect.py makes some of runs")
     experiments = experiments_of(found)
     for file in (ROOT / "README.md", *ROOT.glob("docs/*.md")):
-        file.write_text(with_scores(file.read_text(), experiments))
+        file.write_text(with_scores(file.read_text(), experiments, results))
     picture(experiments, ROOT / "docs" / "curves.svg")
     for line in left_out(found, experiments):
         print(f"in no score: {line}")

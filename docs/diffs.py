@@ -60,14 +60,14 @@ class Script(NamedTuple):
 
 def scripts():
     """{name: Script}, from the README's table."""
-    text, found = README.read_text(), {}
+    text, found, before = README.read_text(), {}, {}
     header = cells(text[: SCRIPT_ROW.search(text).start()].splitlines()[-2])
     for row in SCRIPT_ROW.finditer(text):
         about = dict(zip(header, cells(row[0]), strict=True))
         parent = re.match(r"(?:`(\w+)\.py`)?", next(about[name] for name in header if name.startswith("diff")))[1] or ""
         marks = [mark for mark in claims() if f"[{mark}]" in "\n".join(lines(row[1])) and mark not in KINDS]
-        before = "\n".join(lines(parent)) if parent else ""
-        own = CHANGED.get(row[1]) or [mark for mark in marks if f"[{mark}]" not in before]
+        before[row[1]] = before.get(parent, "") + "\n".join(lines(row[1]))  # the script and its ancestors
+        own = CHANGED.get(row[1]) or [mark for mark in marks if f"[{mark}]" not in before.get(parent, "")]
         found[row[1]] = Script(parent, own, about)
     return found
 

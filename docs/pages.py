@@ -52,7 +52,7 @@ TEMPLATES.filters["slug"] = slug
 def texts():
     """{a text's file: the name of its page}."""
     files = [file for pattern in TEXTS for file in sorted(ROOT.glob(pattern))]
-    names = ["-".join(file.relative_to(ROOT).with_suffix("").parts[-2:]).lower() for file in files]
+    names = ["-".join(file.relative_to(ROOT).with_suffix("").parts).lower() for file in files]
     return {file: f"{re.sub('^docs-|-readme$', '', name)}.html" for file, name in zip(files, names, strict=True)}
 
 

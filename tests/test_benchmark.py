@@ -378,7 +378,7 @@ def experiments():
 def test_tables_and_pictures_are_those_of_the_results(experiments, tmp_path):
     """`make report` writes them; a picture's background is transparent, and its colours readable on white and black."""
     for file in (ROOT / "README.md", *ROOT.glob("docs/*.md")):
-        assert report.with_scores(file.read_text(), experiments) == file.read_text()
+        assert report.with_scores(file.read_text(), experiments, ROOT / "benchmark/results") == file.read_text()
     assert len(experiments) >= 8
     report.picture(experiments, tmp_path / "curves.svg")
     effects.draw(effects.effects(), tmp_path / "effects.svg")
@@ -394,10 +394,13 @@ def test_tables_and_pictures_are_those_of_the_results(experiments, tmp_path):
         assert min(1.05 / (light + 0.05), (light + 0.05) / 0.05) >= 3, color  # what WCAG 2 asks of graphics
 
 
-def test_a_short_table_has_the_pictured(experiments):
-    text = report.with_scores("a\n<!-- short scores -->\nold\n<!-- /scores -->\nb\n", experiments)
-    assert text.startswith("a\n<!-- short scores -->\n| script |") and text.endswith("|\n<!-- /scores -->\nb\n")
-    assert text.count("\n") == 5 + 1 + len(report.SHORT_TABLE) and "| Hopper-v4 |" in text and "Acrobot" not in text
+def test_tuned_tasks_have_their_intervals(tmp_path):
+    """Of the same task one line, with Student's interval of each side's seeds."""
+    rows = ["task,who,steps,mean,command", *(f"CartPole-v1,ours,99840,{mean},python ppo+x.py" for mean in (480, 500))]
+    (tmp_path / "tuned").mkdir()
+    (tmp_path / "tuned/games.csv").write_text("\n".join([*rows, "CartPole-v1,Stable-Baselines3,99840,470,", ""]))
+    last = report.tuned_table(tmp_path)[-1]
+    assert last == "| CartPole-v1 | `ppo.py` + x | 100k | 490 [363, 617] (2) | 470 (1) | 475 |"
 
 
 def test_the_difference_is_welchs():

@@ -80,7 +80,7 @@ def site(tmp_path_factory):
     tree = tmp_path_factory.mktemp("clean") / "tree"
     ignored = (ROOT / ".gitignore").read_text().replace("/\n", "\n").split()
     shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(".git", *ignored))
-    for file in tree.glob("benchmark/results/*/*"):
+    for file in tree.glob("benchmark/results/*/*.*"):
         if not re.match("CartPole-v1__ppo(2_copy)?__[12][._]", file.name):
             file.unlink()
     subprocess.run([sys.executable, "-m", "docs.pages"], cwd=tree, check=True, capture_output=True)

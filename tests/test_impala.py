@@ -1,27 +1,16 @@
 """impala_atari_cleanba.py: V-trace, its loss and RMSprop against their formulas; the rollouts that it trains on."""
 
-import os
-import signal
-
 import numpy as np
 import pytest
 import torch
-from ranks import Ranks
-from test_cleanba import none_is_left, numbers, slow, weights
-from test_multigpu import wait_for_update
-from toy_envs import ROOT, checkpoint, finish, newest_run, scalars, start
+from ranks import Ranks, run, weights
+from test_cleanba import changed, numbers, slow
+from toy_envs import checkpoint, scalars
 
 import impala_atari_cleanba as script
 
 SMALL = "--num-envs 8 --num-steps 8 --num-minibatches 2 --threads 1 --network nature"
 M, B, GAMMA = 9, 5, 0.9
-
-
-def run(options, folder, change=lambda: None, ranks=0):
-    """Runs to the end, which must be a good one; returns the run's folder."""
-    group = Ranks(ranks, options, folder, lambda rank: (none_is_left(script), change()), script)
-    assert group.wait(240) == [0] * max(ranks, 1), group.said(0)
-    return newest_run(folder)
 
 
 def rollout(seed=1):
@@ -119,10 +108,10 @@ def test_the_gradient_by_finite_differences():
         np.testing.assert_allclose(agent.weights.grad[i, j].item(), slope, rtol=1e-7, atol=1e-7)
 
 
-def recorded(file):
-    """Writes every step of the environments, every minibatch, and what each gradient step did to the policy's bias."""
+def record(file):
+    """Writes every step of the environments, every minibatch, and the policy's bias and gradient at each step."""
     seen = {"steps": [], "minibatches": [], "gradients": []}
-    step, gradient_step = script.EnvPool.step, script.gradient_step
+    step, gradient = script.EnvPool.step, script.clipped_gradient
 
     def step_seen(envs, actions):
         before = np.stack(envs.frames, axis=-1)
@@ -130,43 +119,67 @@ def recorded(file):
         seen["steps"].append([torch.from_numpy(np.array(x)) for x in (before, actions, *answer[:4])])
         return answer
 
-    def gradient_step_seen(agent, optimizer, minibatch, *args):
-        seen["minibatches"].append(minibatch)
-        before = agent.policy.bias.detach().clone()
-        stats = gradient_step(agent, optimizer, minibatch, *args)
-        gradient, norm = agent.policy.bias.grad.clone(), stats["grad_norm"]
-        seen["gradients"].append((before, gradient, agent.policy.bias.detach().clone(), norm))
+    def gradient_seen(agent, minibatch, args):
+        stats = gradient(agent, minibatch, args)
+        seen["minibatches"].append({name: column.clone() for name, column in minibatch.items()})
+        seen["gradients"].append((agent.policy.bias.detach().clone(), agent.policy.bias.grad.clone()))
         torch.save(seen, file)
         return stats
 
-    script.EnvPool.step, script.gradient_step = step_seen, gradient_step_seen
+    script.EnvPool.step, script.clipped_gradient = step_seen, gradient_seen
 
 
 def test_a_run_trains_on_what_happened(tmp_path):
-    """Each action with its own reward and end, in rollouts that follow each other; RMSprop after the formula."""
-    options = "--num-envs 4 --num-steps 40 --num-minibatches 1 --total-timesteps 640 --threads 1 --network nature"
-    folder = run(options, tmp_path, lambda: recorded(tmp_path / "seen"))
+    """Each action with its own reward and end, in rollouts that follow each other; two minibatches of every second
+    environment; RMSprop after the formula."""
+    options = "--num-envs 4 --num-steps 40 --num-minibatches 2 --total-timesteps 640 --threads 1 --network nature"
+    folder = run(0, options, tmp_path, changed(lambda: record(tmp_path / "seen")), script)
     seen = torch.load(tmp_path / "seen", weights_only=True)
     ends = 0
     for number, minibatch in enumerate(seen["minibatches"]):
+        first, part = number // 2 * 40, slice(number % 2, None, 2)
         before, actions, after, rewards, terminated, truncated = (
-            torch.stack(column) for column in zip(*seen["steps"][number * 40 : (number + 1) * 40], strict=True)
+            torch.stack(column)[:, part] for column in zip(*seen["steps"][first : first + 40], strict=True)
         )
         assert torch.equal(minibatch["obs"], before) and torch.equal(minibatch["next_obs"][0], after[-1])
         assert torch.equal(minibatch["actions"], actions) and torch.equal(minibatch["rewards"], rewards.float())
         assert torch.equal(minibatch["dones"][1:], terminated | truncated)
         ends += minibatch["dones"][1:].sum()
-    assert len(seen["minibatches"]) == 4 and ends > 0
+    assert len(seen["minibatches"]) == 8 and ends > 0
 
-    squares = 0.0
-    for number, (before, gradient, after, norm) in enumerate(seen["gradients"]):
+    squares, biases = 0.0, [bias for bias, _ in seen["gradients"][1:]]
+    biases.append(checkpoint(folder)["parts"]["agent"]["policy.bias"])
+    for number, ((before, gradient), after) in enumerate(zip(seen["gradients"], biases, strict=True)):
         squares = 0.99 * squares + 0.01 * gradient.double() ** 2
-        rate = 6e-4 * (1 - number / 4)
-        step = rate * gradient.double() / (squares.sqrt() + 0.01)
+        step = 6e-4 * (1 - number // 2 / 4) * gradient.double() / (squares.sqrt() + 0.01)
         torch.testing.assert_close(before.double() - step, after.double(), rtol=1e-6, atol=1e-9)
-        assert norm > 0
     rates = [rate for _, rate in scalars(folder)["charts/learning_rate"]]
     np.testing.assert_allclose(rates, [6e-4, 4.5e-4, 3e-4, 1.5e-4], rtol=1e-6)
+
+
+def test_the_bootstrap_at_a_truncation(tmp_path):
+    """--bootstrap-truncated adds gamma times the value of the last observation to the reward of a truncated step."""
+
+    def change(rank):
+        step, forward = script.EnvPool.step, script.Agent.forward
+
+        def truncated(envs, actions):
+            obs, rewards, terminated, _, infos = step(envs, actions)
+            return obs, np.zeros(len(rewards)), terminated & False, terminated | True, infos | {"final_obs": obs}
+
+        script.EnvPool.step = truncated
+        script.Agent.forward = lambda agent, obs: (forward(agent, obs)[0], torch.full((len(obs),), 2.0))
+
+        def gradient_seen(agent, minibatch, args):
+            torch.save(minibatch["rewards"].clone(), tmp_path / "rewards")
+            for parameter in agent.parameters():
+                parameter.grad = torch.zeros_like(parameter)
+            return {"policy_loss": torch.zeros(())}
+
+        script.clipped_gradient = gradient_seen
+
+    run(0, f"{SMALL} --total-timesteps 64 --bootstrap-truncated", tmp_path, change, script)
+    assert (torch.load(tmp_path / "rewards", weights_only=True) == torch.tensor(0.99 * 2.0)).all()
 
 
 def test_the_norm_is_cut_at_40():
@@ -178,8 +191,7 @@ def test_the_norm_is_cut_at_40():
         minibatch = {"obs": torch.randn(M, B, 3).double(), "next_obs": torch.zeros(1, B, 3).double()}
         minibatch |= {"actions": torch.ones(M, B, dtype=torch.int64), "logprobs": torch.full((M, B), -0.7).double()}
         minibatch |= {"rewards": torch.full((M, B), scale).double(), "dones": torch.ones(M + 1, B, dtype=torch.bool)}
-        optimizer = torch.optim.SGD(agent.parameters(), 0.0)
-        stats = script.gradient_step(agent, optimizer, minibatch, args)
+        stats = script.clipped_gradient(agent, minibatch, args)
         norms.append((float(stats["grad_norm"]), float(agent.weights.grad.norm())))
     assert norms[0][0] == pytest.approx(norms[0][1]) and norms[0][0] < 40 < norms[2][0]
     assert norms[2][1] == pytest.approx(40, rel=1e-5)
@@ -190,7 +202,7 @@ def test_ratios_are_those_to_the_behaviour(tmp_path):
     """1 where the agent that trains made the rollout: always without concurrency, else in the first update alone."""
     options = f"{SMALL} --num-minibatches 1 --total-timesteps 256 --learning-rate 0.003 --no-anneal-lr"
     for concurrency, name in ((True, ""), (False, " --no-concurrency")):
-        log = scalars(run(options + name, tmp_path / str(concurrency)))
+        log = scalars(run(0, options + name, tmp_path / str(concurrency), module=script))
         off = [abs(ratio - 1) for _, ratio in log["losses/ratio"]]
         kl = [kl for _, kl in log["losses/approx_kl"]]
         assert off[0] < 1e-5 and kl[0] < 1e-6 and len(kl) == 4
@@ -202,14 +214,14 @@ def test_ratios_are_those_to_the_behaviour(tmp_path):
 def test_speed_and_ranks_change_nothing(tmp_path):
     """Bit for bit where one side is slow; to rounding as two ranks, of which each has a part of every minibatch."""
     options = f"{SMALL} --total-timesteps 256 --actor-threads 2"
-    one = run(options, tmp_path / "one")
+    one = run(0, options, tmp_path / "one", module=script)
     for name, change in {
-        "slow learner": lambda: slow(script, "gradient_step", 0.1),
+        "slow learner": lambda: slow(script, "clipped_gradient", 0.1),
         "slow actors": lambda: slow(script, "EnvPool.step", 0.02),
     }.items():
-        other = run(options, tmp_path / name, change)
+        other = run(0, options, tmp_path / name, changed(change), script)
         assert torch.equal(weights(other), weights(one)) and numbers(other) == numbers(one)
-    two = run(options, tmp_path / "ranks", ranks=2)
+    two = run(2, options, tmp_path / "ranks", module=script)
     assert (weights(one) - weights(two)).abs().max() < 2e-6
     for name in ("losses/value_loss", "losses/entropy", "losses/grad_norm", "losses/ratio"):
         np.testing.assert_allclose(numbers(two)[name], numbers(one)[name], rtol=1e-4)
@@ -237,59 +249,4 @@ def test_the_default_network_is_cleanba_s(tmp_path):
 def test_minibatches_that_do_not_divide_the_environments(tmp_path):
     group = Ranks(0, f"{SMALL} --num-envs 6 --num-minibatches 4", tmp_path, module=script)
     assert group.wait(240) == [1]
-    assert group.said(0) == "error: --num-minibatches 4 does not divide 6 environments of each thread\n"
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.slow
-def test_a_killed_run_goes_on(threads, tmp_path):
-    """From the weights and squares of its newest checkpoint; its schedule goes on, and its log has each step once."""
-    options = f"{SMALL} --save-every 1 --actor-threads {threads}"
-    group = Ranks(0, f"{options} --total-timesteps 100000", tmp_path, module=script)
-    wait_for_update(tmp_path, 192)
-    os.kill(group.pids[0], signal.SIGKILL)
-    assert group.wait() == [-signal.SIGKILL]
-    folder = newest_run(tmp_path)
-    before = checkpoint(folder)
-    done, total = before["global_step"], before["global_step"] + 192
-
-    def note():
-        step, calls = script.gradient_step, []
-
-        def first_noted(agent, optimizer, *args):
-            if not calls:
-                torch.save({"agent": agent.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "first")
-            calls.append(1)
-            return step(agent, optimizer, *args)
-
-        script.gradient_step = first_noted
-
-    assert run(f"{options} --total-timesteps {total} --resume {folder}", tmp_path, note) == folder
-    first = torch.load(tmp_path / "first", weights_only=True)
-    for name, weight in before["parts"]["agent"].items():
-        assert torch.equal(first["agent"][name], weight)
-    for number, state in before["parts"]["optimizer"]["state"].items():
-        squares = first["optimizer"]["state"][number]["square_avg"]
-        assert squares.any() and torch.equal(squares, state["square_avg"])
-    log = scalars(folder)
-    assert [step for step, _ in log["losses/policy_loss"]] == list(range(64, total + 1, 64))
-    rates = [6e-4 * (1 - (done + i * 64) / total) for i in range(3)]
-    np.testing.assert_allclose([rate for _, rate in log["charts/learning_rate"]][-3:], rates, rtol=1e-6)
-    assert [lag for _, lag in log["charts/policy_lag"]][-3:] == [0, 1, 1]  # actors begin anew
-    assert (weights(folder) - torch.cat([w.flatten() for w in before["parts"]["agent"].values()])).abs().max() > 1e-4
-
-
-@pytest.mark.slow
-def test_torchrun_makes_the_run_of_one_process(tmp_path):
-    """2 ranks of 2 actor threads, to rounding."""
-    options = f"{SMALL} --total-timesteps 256 --actor-threads 2"
-    one = run(options, tmp_path / "one")
-    (tmp_path / "two").mkdir()
-    torchrun = "-m torch.distributed.run --standalone --nproc-per-node 2".split()
-    process = start([*torchrun, ROOT / "impala_atari_cleanba.py", *options.split()], tmp_path / "two")
-    status, output, errors = finish(process, 240)
-    assert status == 0, errors
-    two = newest_run(tmp_path / "two")
-    assert output.count("watch it with") == 1
-    assert (weights(one) - weights(two)).abs().max() < 2e-6
-    assert numbers(two)["charts/policy_lag"] == numbers(one)["charts/policy_lag"]
+    assert group.said() == "error: the 6 environments of a thread do not make 4 minibatches\n"
