@@ -305,10 +305,9 @@ def clipped_gradient(agent, minibatch, args):  # [impala 3]
     """Computes the gradient of the loss and clips it; returns the scalars to log."""
     loss, stats = impala_loss(agent, minibatch, args)  # [impala 3]
     loss.backward()
-    # [impala 6] the gradient is a sum over the steps of all ranks, and the logged scalars are means
-    sum_over_ranks(agent, stats, 1.0)
-    size = minibatch["actions"].numel() * (dist.get_world_size() if dist.is_initialized() else 1)
-    stats = {name: total / size for name, total in stats.items()}
+    sum_over_ranks(agent, stats, 1.0)  # [impala 6] the gradient is a sum over all steps, the logged scalars are means
+    size = minibatch["actions"].numel() * (dist.get_world_size() if dist.is_initialized() else 1)  # [impala 6]
+    stats = {name: total / size for name, total in stats.items()}  # [impala 6]
 
     # [core 11] global gradient clipping
     stats["grad_norm"] = nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm)
@@ -318,6 +317,8 @@ def clipped_gradient(agent, minibatch, args):  # [impala 3]
 def train(args, run):
     """Trains an agent and returns it; `run` holds the run's folder, log, progress bar and checkpoints."""
     assert 0 <= args.gamma <= 1 and args.max_grad_norm >= 0  # [impala 1]
+    if run.batch_size % args.num_minibatches or run.batch_size == args.num_minibatches:
+        sys.exit(f"error: {run.batch_size} steps do not make {args.num_minibatches} equal minibatches of two or more")
     if run.updates_done >= run.num_updates:
         sys.exit(f"error: {run.global_step} of {args.total_timesteps} steps done: no rollout of {run.batch_size} fits")
     torch.manual_seed(args.seed + run.global_step)
@@ -333,11 +334,10 @@ def train(args, run):
         sys.exit(f"error: the {args.num_envs} environments of a thread do not make {args.num_minibatches} minibatches")
     videos = [args.capture_video and rank == i == 0 for i in range(args.actor_threads)]
     device = torch.device("cuda" if args.cuda and torch.cuda.is_available() else "cpu")
-    # [cleanba 1] cuda:1 is the GPU after the learner's, and each thread has its own environments
-    actor_device = torch.device(args.actor_device or device)
-    if actor_device.type == "cuda":
+    actor_device = torch.device(args.actor_device or device)  # [cleanba 1]
+    if actor_device.type == "cuda":  # [cleanba 1] cuda:1 is the GPU after the learner's
         actor_device = torch.device("cuda", torch.cuda.current_device() + (actor_device.index or 0))
-    envs = [make_envs(dataclasses.replace(args, capture_video=video), run.folder) for video in videos]
+    envs = [make_envs(dataclasses.replace(args, capture_video=video), run.folder) for video in videos]  # [cleanba 1]
     agent = Agent(envs[0], args.bf16, args.network).to(device)  # [cleanba 8]
     optimizer = torch.optim.RMSprop(agent.parameters(), args.learning_rate, alpha=0.99, eps=0.01)  # [impala 5]
     gradient = clipped_gradient
@@ -359,14 +359,11 @@ def train(args, run):
             stack.callback(envs[i].close)
             stack.callback(thread.shutdown, cancel_futures=True)
             submits.append(partial(thread.submit, rollouts.send))  # [cleanba 2]
-        learn(args, run, device, agent, optimizer, gradient, submits, actor_device)  # [impala 4]
-    return agent  # [cleanba 1]
+        return learn(args, run, device, agent, optimizer, gradient, submits, actor_device, rank, ranks)
 
 
 def make_rollouts(args, envs, seed, device, generator, rank, ranks):
-    """[cleanba 1] A generator in an actor's thread: takes an agent, and yields a rollout made by it.
-
-    A rollout is its columns, each [M, n, ...], the ends of episodes in each step, and the seconds without an agent."""
+    """[cleanba 1] Takes agents, and yields a rollout of each: columns [M, n, ...], episode ends, seconds of waiting."""
     streams = torch.get_device_module(device)
     stream, rollout_made = streams.Stream(device), None  # [cleanba 6]
     next_obs, _ = envs.reset(seed=seed)  # [cleanba 1]
@@ -376,10 +373,8 @@ def make_rollouts(args, envs, seed, device, generator, rank, ranks):
         started = time.perf_counter()  # [cleanba 9]
         agent = yield rollout_made  # [cleanba 1]
         waited = time.perf_counter() - started  # [cleanba 9]
-        streams.set_device(device)  # [cleanba 6] each thread begins with the first GPU
         rollout, rewards, dones, ends = [], [], [], []  # [cleanba 3]
-        # [cleanba 6] a GPU computes on a stream of the thread; [speed] autocast caches weights for --bf16
-        with torch.no_grad(), torch.autocast(device.type, enabled=False), streams.stream(stream):
+        with torch.no_grad(), torch.autocast(device.type, enabled=False), streams.stream(stream):  # [cleanba 6]
             for _ in range(args.num_steps):
                 obs = torch.from_numpy(next_obs).to(device)
                 policy, _ = agent(obs)  # [impala 3]
@@ -405,7 +400,7 @@ def make_rollouts(args, envs, seed, device, generator, rank, ranks):
         rollout_made = batch, ends, waited  # [cleanba 3]
 
 
-def learn(args, run, device, agent, optimizer, gradient, submits, actor_device):  # [impala 4]
+def learn(args, run, device, agent, optimizer, gradient, submits, actor_device, rank, ranks):
     """[cleanba 1] Trains on the rollouts that the actors make in other threads."""
     pending = []  # [cleanba 2] pairs of an agent's version and the rollouts that it will have made
     for update in run.updates():
@@ -447,6 +442,7 @@ def learn(args, run, device, agent, optimizer, gradient, submits, actor_device):
             run.save()
             if run.stopping:
                 break
+    return agent
 
 
 def make_run(args, signals):
@@ -534,7 +530,7 @@ class Run:
     """A run of the script: its folder, log, progress bar and checkpoints."""
     def __init__(self, args, signals=()):
         """Begins a run, or continues the one in the folder `args.resume`; from `start` on, the signals stop it."""
-        state = {"global_step": 0, "returns": [], "parts": None}
+        state, self.lock = {"global_step": 0, "returns": [], "parts": None}, None
         self.resumed = args.resume is not None and Path(args.resume).is_dir()
         if self.resumed:
             self.folder = Path(args.resume)
@@ -551,13 +547,13 @@ class Run:
         if not self.resumed:
             name = f"{args.env_id}__{args.exp_name}__{args.seed}__{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
             self.folder = Path(args.runs_folder, name.replace("/", "-").replace(":", "-"))
-            self.lock = FileLock(self.folder / "lock").acquire(timeout=0)  # creates the folder as well
         self.args, self.signals, self.stopping, self.batch_size = args, signals, 0, args.num_envs * args.num_steps
         self.global_step, self.returns, self.saved = state["global_step"], state["returns"], state["parts"]
         self.updates_done, self.num_updates = (x // self.batch_size for x in (self.global_step, args.total_timesteps))
 
     def start(self, device, **parts):
         """Opens the log and restores the parts, which have load_state_dict() and a state_dict() that returns a dict."""
+        self.lock = self.lock or FileLock(self.folder / "lock").acquire(timeout=0)  # creates the folder of a new run
         if self.args.track:
             import wandb
             wandb.init(id=self.folder.name, resume="allow", sync_tensorboard=True, config=vars(self.args))

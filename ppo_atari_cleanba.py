@@ -10,8 +10,7 @@
 
     python ppo_atari_cleanba.py --env-id Breakout-v5 --actor-threads 2
 
-From the second update on, the agent's version v trains on a rollout of version v - 1 at any speed of the threads, so a
-run repeats bit for bit. --num-envs is the number of environments of all ranks and threads.
+From the second update on, each rollout is by the agent of the update before; a run repeats bit for bit.
 
 Marks such as [core 5] name implementation details, which docs/details.md explains. PPO ends with the function `learn`.
 """
@@ -350,11 +349,10 @@ def train(args, run):
     args = dataclasses.replace(args, num_envs=args.num_envs // (ranks * args.actor_threads))
     videos = [args.capture_video and rank == i == 0 for i in range(args.actor_threads)]
     device = torch.device("cuda" if args.cuda and torch.cuda.is_available() else "cpu")
-    # [cleanba 1] cuda:1 is the GPU after the learner's, and each thread has its own environments
-    actor_device = torch.device(args.actor_device or device)
-    if actor_device.type == "cuda":
+    actor_device = torch.device(args.actor_device or device)  # [cleanba 1]
+    if actor_device.type == "cuda":  # [cleanba 1] cuda:1 is the GPU after the learner's
         actor_device = torch.device("cuda", torch.cuda.current_device() + (actor_device.index or 0))
-    envs = [make_envs(dataclasses.replace(args, capture_video=video), run.folder) for video in videos]
+    envs = [make_envs(dataclasses.replace(args, capture_video=video), run.folder) for video in videos]  # [cleanba 1]
     agent = Agent(envs[0], args.bf16, args.network).to(device)  # [cleanba 8]
     optimizer = torch.optim.Adam(agent.parameters(), args.learning_rate, fused=True)
     gradient = clipped_gradient
@@ -376,14 +374,11 @@ def train(args, run):
             stack.callback(envs[i].close)
             stack.callback(thread.shutdown, cancel_futures=True)
             submits.append(partial(thread.submit, rollouts.send))  # [cleanba 2]
-        learn(args, run, device, agent, optimizer, gradient, submits, actor_device, rank, ranks)
-    return agent  # [cleanba 1]
+        return learn(args, run, device, agent, optimizer, gradient, submits, actor_device, rank, ranks)
 
 
 def make_rollouts(args, envs, seed, device, generator, rank, ranks):
-    """[cleanba 1] A generator in an actor's thread: takes an agent, and yields a rollout made by it.
-
-    A rollout is its columns, each [M, n, ...], the ends of episodes in each step, and the seconds without an agent."""
+    """[cleanba 1] Takes agents, and yields a rollout of each: columns [M, n, ...], episode ends, seconds of waiting."""
     streams = torch.get_device_module(device)
     stream, rollout_made = streams.Stream(device), None  # [cleanba 6]
     next_obs, _ = envs.reset(seed=seed)  # [cleanba 1]
@@ -393,10 +388,8 @@ def make_rollouts(args, envs, seed, device, generator, rank, ranks):
         started = time.perf_counter()  # [cleanba 9]
         agent = yield rollout_made  # [cleanba 1]
         waited = time.perf_counter() - started  # [cleanba 9]
-        streams.set_device(device)  # [cleanba 6] each thread begins with the first GPU
         rollout, rewards, dones, ends = [], [], [], []  # [cleanba 3]
-        # [cleanba 6] a GPU computes on a stream of the thread; [speed] autocast caches weights for --bf16
-        with torch.no_grad(), torch.autocast(device.type, enabled=False), streams.stream(stream):
+        with torch.no_grad(), torch.autocast(device.type, enabled=False), streams.stream(stream):  # [cleanba 6]
             for _ in range(args.num_steps):
                 obs = torch.from_numpy(next_obs).to(device)
                 policy, value = agent(obs)
@@ -447,7 +440,6 @@ def learn(args, run, device, agent, optimizer, gradient, submits, actor_device, 
         for step in zip(*ends, strict=True):
             ended, scores, lengths = (np.concatenate(column) for column in zip(*step, strict=True))
             run.log_step({"final_info": {"_episode": ended, "episode": {"r": scores, "l": lengths}}})
-
         # [aux 2] the values and returns of all ranks, each [M, N]
         columns = gather(torch.stack([values, returns]).unflatten(-1, (-1, args.num_envs)).cpu())
         values, returns = torch.stack(columns, dim=-2).flatten(-3).to(device)
@@ -477,6 +469,7 @@ def learn(args, run, device, agent, optimizer, gradient, submits, actor_device, 
             run.save()
             if run.stopping:
                 break
+    return agent
 
 
 def make_run(args, signals):
@@ -564,7 +557,7 @@ class Run:
     """A run of the script: its folder, log, progress bar and checkpoints."""
     def __init__(self, args, signals=()):
         """Begins a run, or continues the one in the folder `args.resume`; from `start` on, the signals stop it."""
-        state = {"global_step": 0, "returns": [], "parts": None}
+        state, self.lock = {"global_step": 0, "returns": [], "parts": None}, None
         self.resumed = args.resume is not None and Path(args.resume).is_dir()
         if self.resumed:
             self.folder = Path(args.resume)
@@ -581,13 +574,13 @@ class Run:
         if not self.resumed:
             name = f"{args.env_id}__{args.exp_name}__{args.seed}__{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
             self.folder = Path(args.runs_folder, name.replace("/", "-").replace(":", "-"))
-            self.lock = FileLock(self.folder / "lock").acquire(timeout=0)  # creates the folder as well
         self.args, self.signals, self.stopping, self.batch_size = args, signals, 0, args.num_envs * args.num_steps
         self.global_step, self.returns, self.saved = state["global_step"], state["returns"], state["parts"]
         self.updates_done, self.num_updates = (x // self.batch_size for x in (self.global_step, args.total_timesteps))
 
     def start(self, device, **parts):
         """Opens the log and restores the parts, which have load_state_dict() and a state_dict() that returns a dict."""
+        self.lock = self.lock or FileLock(self.folder / "lock").acquire(timeout=0)  # creates the folder of a new run
         if self.args.track:
             import wandb
             wandb.init(id=self.folder.name, resume="allow", sync_tensorboard=True, config=vars(self.args))

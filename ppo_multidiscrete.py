@@ -139,18 +139,20 @@ def make_env(args, index, folder):
     if np.ndim(getattr(actions, "nvec", 0)) != 1 or actions.start.any():
         hint = "vectors of choices from 0; ppo.py takes Discrete, ppo_continuous_action.py Box"
         sys.exit(f"error: {args.env_id} has the actions {actions}, and this script takes {hint}")
-    board = isinstance(env.unwrapped, Microrts)  # [library]
+    # [library] the boards of Gym-µRTS stay as they are
+    board = isinstance(env.unwrapped, Microrts)
     if not observations.is_np_flattenable or (len(observations.shape or ()) == 3 and not board):
         sys.exit(f"error: {args.env_id} has the observations {observations}; ppo_atari.py is for images of Atari games")
     if video:
         env = gym.wrappers.RecordVideo(env, folder / time.strftime("videos-%Y%m%d-%H%M%S"))
     env = gym.wrappers.RecordEpisodeStatistics(env)
-    return env if len(observations.shape or ()) == 1 or board else gym.wrappers.FlattenObservation(env)
+    return env if len(observations.shape or ()) == 1 or board else gym.wrappers.FlattenObservation(env)  # [library]
 
 
 def make_envs(args, folder):
     """[core 1] N environments stepped as one; an episode that ends restarts in the same step (common/cmd_util.py)."""
-    spawned = partial(gym.vector.AsyncVectorEnv, context="spawn")  # [library] a forked process has no working Java
+    # [library] a forked process has no working Java
+    spawned = partial(gym.vector.AsyncVectorEnv, context="spawn")
     vector = spawned if args.async_envs else gym.vector.SyncVectorEnv
     makers = [partial(make_env, args, index, folder) for index in range(args.num_envs)]
     return vector(makers, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)
@@ -371,7 +373,7 @@ class Run:
     """A run of the script: its folder, log, progress bar and checkpoints."""
     def __init__(self, args, signals=()):
         """Begins a run, or continues the one in the folder `args.resume`; from `start` on, the signals stop it."""
-        state = {"global_step": 0, "returns": [], "parts": None}
+        state, self.lock = {"global_step": 0, "returns": [], "parts": None}, None
         self.resumed = args.resume is not None and Path(args.resume).is_dir()
         if self.resumed:
             self.folder = Path(args.resume)
@@ -388,13 +390,13 @@ class Run:
         if not self.resumed:
             name = f"{args.env_id}__{args.exp_name}__{args.seed}__{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
             self.folder = Path(args.runs_folder, name.replace("/", "-").replace(":", "-"))
-            self.lock = FileLock(self.folder / "lock").acquire(timeout=0)  # creates the folder as well
         self.args, self.signals, self.stopping, self.batch_size = args, signals, 0, args.num_envs * args.num_steps
         self.global_step, self.returns, self.saved = state["global_step"], state["returns"], state["parts"]
         self.updates_done, self.num_updates = (x // self.batch_size for x in (self.global_step, args.total_timesteps))
 
     def start(self, device, **parts):
         """Opens the log and restores the parts, which have load_state_dict() and a state_dict() that returns a dict."""
+        self.lock = self.lock or FileLock(self.folder / "lock").acquire(timeout=0)  # creates the folder of a new run
         if self.args.track:
             import wandb
             wandb.init(id=self.folder.name, resume="allow", sync_tensorboard=True, config=vars(self.args))

@@ -390,7 +390,7 @@ class Run:
     """A run of the script: its folder, log, progress bar and checkpoints."""
     def __init__(self, args, signals=()):
         """Begins a run, or continues the one in the folder `args.resume`; from `start` on, the signals stop it."""
-        state = {"global_step": 0, "returns": [], "parts": None}
+        state, self.lock = {"global_step": 0, "returns": [], "parts": None}, None
         self.resumed = args.resume is not None and Path(args.resume).is_dir()
         if self.resumed:
             self.folder = Path(args.resume)
@@ -407,13 +407,13 @@ class Run:
         if not self.resumed:
             name = f"{args.env_id}__{args.exp_name}__{args.seed}__{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
             self.folder = Path(args.runs_folder, name.replace("/", "-").replace(":", "-"))
-            self.lock = FileLock(self.folder / "lock").acquire(timeout=0)  # creates the folder as well
         self.args, self.signals, self.stopping, self.batch_size = args, signals, 0, args.num_envs * args.num_steps
         self.global_step, self.returns, self.saved = state["global_step"], state["returns"], state["parts"]
         self.updates_done, self.num_updates = (x // self.batch_size for x in (self.global_step, args.total_timesteps))
 
     def start(self, device, **parts):
         """Opens the log and restores the parts, which have load_state_dict() and a state_dict() that returns a dict."""
+        self.lock = self.lock or FileLock(self.folder / "lock").acquire(timeout=0)  # creates the folder of a new run
         if self.args.track:
             import wandb
             wandb.init(id=self.folder.name, resume="allow", sync_tensorboard=True, config=vars(self.args))
