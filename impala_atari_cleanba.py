@@ -404,7 +404,7 @@ def learn(args, run, device, agent, optimizer, gradient, submits, actor_device, 
     """[cleanba 1] Trains on the rollouts that the actors make in other threads."""
     pending = []  # [cleanba 2] pairs of an agent's version and the rollouts that it will have made
     for update in run.updates():
-        # [core 4] annealing of the learning rate
+        # [core 4] [impala 5] annealing of the learning rate
         remaining = 1.0 - (update - 1.0) / run.num_updates
         learning_rate = args.learning_rate * (remaining if args.anneal_lr else 1.0)
         for group in optimizer.param_groups:

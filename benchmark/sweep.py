@@ -10,6 +10,7 @@ Variables, with LIST=1 to list the runs only, are in benchmark/README.md.
 """
 
 import argparse
+import contextlib
 import csv
 import dataclasses
 import fcntl
@@ -251,10 +252,11 @@ def main(lines, words=()):
             else:
                 time.sleep(0.2)
     finally:
-        for _, process in running:
-            process.terminate()
-        for _, process in running:
-            process.wait()
+        while alive := [process for _, process in running if process.poll() is None]:
+            for process in alive:
+                process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # signals are ignored until a run starts
+                alive[0].wait(timeout=60)
     return failed
 
 

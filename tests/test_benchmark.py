@@ -492,7 +492,7 @@ def test_the_effects_are_those_of_the_results():
     """In the table and in the recipes' headers; each beside the runs of its parent with the same options."""
     text, found = (ROOT / "benchmark/ablation/README.md").read_text(), effects.studies()
     for what, rows in effects.effects().items():
-        assert f"### {what}\n" in text and len(rows) > 4
+        assert rows and f"### {what}\n" in text
         assert [row[3].mean for row in rows] == sorted(row[3].mean for row in rows)
         for recipe, parent, runs, final, whole in rows:
             assert {run.about["script"] for run in parent} == {runs[0].about["script"].split("+")[0]}

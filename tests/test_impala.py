@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from ranks import Ranks, run, weights
+from ranks import run, weights
 from test_cleanba import changed, numbers, slow
 from toy_envs import checkpoint, scalars
 
@@ -49,16 +49,6 @@ def test_vtrace_by_definition(seed):
     assert columns[2][1:].any() and (columns[3] > 1).any() and (columns[3] < 1).any()
     for found, expected in zip(traced(*columns), by_definition(*columns), strict=True):
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-13)
-
-
-def test_vtrace_on_policy_is_the_n_step_return():
-    rewards, values, dones, _ = rollout()
-    targets, advantages = traced(rewards, values, dones, np.ones((M, B)))
-    after = values[-1]
-    for t in reversed(range(M)):
-        after = rewards[t] + GAMMA * np.where(dones[t + 1], 0.0, after)
-        np.testing.assert_allclose(targets[t], after, rtol=0, atol=1e-13)
-        np.testing.assert_allclose(advantages[t], after - values[t], rtol=0, atol=1e-13)
 
 
 class Linear(torch.nn.Module):
@@ -244,9 +234,3 @@ def test_the_default_network_is_cleanba_s(tmp_path):
         padded = torch.nn.functional.pad(images, (total // 2, total - total // 2) * 2, value=-torch.inf)
         assert torch.equal(pooled, torch.nn.functional.max_pool2d(padded, 3, 2))
     assert [pooled.shape[-1] for _, pooled in sizes] == [42, 21, 11]
-
-
-def test_minibatches_that_do_not_divide_the_environments(tmp_path):
-    group = Ranks(0, f"{SMALL} --num-envs 6 --num-minibatches 4", tmp_path, module=script)
-    assert group.wait(240) == [1]
-    assert group.said() == "error: the 6 environments of a thread do not make 4 minibatches\n"
