@@ -322,7 +322,7 @@ class Run:
             if self.resumed and (script, env_id) != (Path(__file__).name, args.env_id):
                 sys.exit(f"error: --resume {args.resume}: this is a run of {script} on {env_id}")
         if not self.resumed:
-            name = f"{args.env_id}__{args.exp_name}__{args.seed}__{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+            name = f"{args.env_id}__{args.exp_name}__{args.seed}__{time.strftime('%F-%T')}-{time.time_ns() % 10**9:09}"
             self.folder = Path(args.runs_folder, name.replace("/", "-").replace(":", "-"))
         self.args, self.signals, self.stopping, self.batch_size = args, signals, 0, args.num_envs * args.num_steps
         self.global_step, self.returns, self.saved = state["global_step"], state["returns"], state["parts"]

@@ -161,12 +161,10 @@ def test_what_is_not_finite_ends_the_run(data, where, value):
         envs.step(np.zeros((3, 2), np.float32))
 
 
-@pytest.mark.parametrize(
-    "actions, dtype", [((-np.inf, np.inf, (1,)), "float32"), ((-2, 2, ()), "float32"), ((-2, 2, (2,)), "int32")]
-)
-def test_actions_that_are_no_bounded_vector_are_refused(actions, dtype, monkeypatch):
+@pytest.mark.parametrize("actions, dtype", [((-2, 2, ()), "float32"), ((-2, 2, (2,)), "int32")])
+def test_actions_that_are_no_vector_of_floats_are_refused(actions, dtype, monkeypatch):
     spaces = {"observation_space": gym.spaces.Box(-1, 1, (2,)), "action_space": gym.spaces.Box(*actions, dtype)}
     reach = type("Reach", (gym.Env,), spaces)
     monkeypatch.setattr(gym, "make", lambda *args, **kwargs: reach())
-    with pytest.raises(SystemExit, match=r"^error: .* has the actions .*, no bounded vector"):
+    with pytest.raises(SystemExit, match="^error: .* has the actions .* takes vectors of floats"):
         script.make_envs(script.Args(env_id="Reach-v0"), None)

@@ -310,11 +310,11 @@ def test_parts_that_do_not_fit(tmp_path):
         assert {name: contents(resume)[name] for name in before} == before
         return str(end.value)
 
-    assert "policy" in refusal(run, Agent=Reordered)
+    assert "order" in refusal(run, Agent=Reordered)
     assert "value" in refusal(run, Agent=Wider)
     assert "coefficient" in refusal(extra)
-    for part, resume in ((Coefficient(1.0), run), (Coefficient(1.0, "b", "a"), extra)):
-        with pytest.raises(SystemExit, match="coefficient"):
+    for part, resume, said in ((Coefficient(1.0), run, "coefficient"), (Coefficient(1.0, "b", "a"), extra, "order")):
+        with pytest.raises(SystemExit, match=said):
             train_with(part, f"--resume {resume} --total-timesteps 512", tmp_path)
 
 
