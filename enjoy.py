@@ -8,7 +8,7 @@
 # ///
 """Plays whole games with a saved agent, prints their returns, shows or films them, or exports the agent to ONNX.
 
-    python enjoy.py runs/CartPole-v1__ppo__1__2026-11-24-05-15-44-284436150        (python enjoy.py --help lists every option)
+    python enjoy.py runs/CartPole-v1__ppo__1__2026-11-24-05-15-44-284436150        (--help lists every option)
 
 The script in the run's folder rebuilds environment and agent, so edited scripts play too; its options, for example
 --num-levels 0, may follow. A checkpoint outside its folder is played by the script of that name beside enjoy.py.
