@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 # What the tests need
-TESTED := .venv/atari,envpool,export,microrts,mujoco,selfplay,track,video,benchmark,search,dev.stamp
+TESTED := .venv/atari,box2d,envpool,export,microrts,mujoco,selfplay,track,video,benchmark,search,dev.stamp
 # Not of copies of yours
 LINT := $(BIN)/ruff check $$(git ls-files "*.py")
 # A folder for SDL, which draws the films, where the system has named none

@@ -62,7 +62,7 @@ def test_a_run_on_its_real_environment(script, tmp_path):
     with patched((gym, "make", lambda *a, **k: Played(make(*a, **k))), (module, "ppo_loss", loss)):
         folder = train(script, script.quick, tmp_path)
 
-    name = rf"{args.env_id.replace(':', '-')}__{script.name}__1__\d{{8}}-\d{{6}}.*"
+    name = rf"{args.env_id.replace(':', '-')}__{script.name}__1__\d{{4}}(-\d\d){{5}}-\d{{9}}"
     assert re.fullmatch(name, folder.name) and [path.name for path in tmp_path.iterdir()] == ["runs"]
     assert (folder / f"{script.name}.py").read_bytes() == (toys.ROOT / f"{script.name}.py").read_bytes()
     about = json.loads((folder / "run.json").read_text())
