@@ -20,11 +20,12 @@ KINDS = ("speed", "check", "library")  # the marks of what is no detail; docs/de
 MARK = re.compile(rf"\[(\w+ \d+|{'|'.join(KINDS)})\]")
 SCRIPT_ROW = re.compile(r"^\| \[`(\w+)\.py`\]\(\w+\.py\) \|.*\|$", re.MULTILINE)
 KIND_ROW = re.compile(r'^- <a id="\w+"></a>`\[(\w+)\]`: (.*)$', re.MULTILINE)
-# | mark | detail | ours | ppo2 | studies found |
-DETAIL_ROW = re.compile(
-    r'^(\| <a id="[\w-]+"></a>(\w+ \d+) \| (.*?) \| )(.*?)( \| (.*?) \| (.*?) \|)$', re.MULTILINE
+# An entry of docs/details.md: a claim, what is said of it, and a line of links to our scripts and to ppo2
+DETAIL = re.compile(
+    r'^(<a id="[\w-]+"></a>\*\*(\w+ \d+): ([^*]*)\.\*\*((?:(?!\n\n).)*?)\n\*Ours\*: )'
+    r"([^\n]*?)(\.(?: \*ppo2\*: ([^\n]*))?)$",
+    re.MULTILINE | re.DOTALL,
 )
-REASON = re.compile(r"^- \*\*(\w+ \d+)\*\*: (.*(?:\n  .*)*)", re.MULTILINE)
 # What a script adds, where that is not the marks that its parent does not have
 CHANGED = {"ppo": [f"core {i}" for i in range(1, 14)], "ppo_shared": ["core 13"], "ppo_atari_envpool": ["core 1"]}
 # What one player wins the other loses: the mean return says nothing there
@@ -75,13 +76,25 @@ def scripts():
 def claims():
     """{mark: what the detail is, or the kind of line}, in the order of docs/details.md."""
     text = DETAILS.read_text()
-    return {row[1]: row[2] for row in DETAIL_ROW.findall(text)} | dict(KIND_ROW.findall(text))
+    return {row[2]: " ".join(row[3].split()) for row in DETAIL.finditer(text)} | dict(KIND_ROW.findall(text))
+
+
+class Reason(NamedTuple):
+    """Why a detail is there, how ours compares with ppo2 and the usual ports, and what studies found, or ""."""
+
+    why: str
+    compared: str
+    studies: str
 
 
 def reasons():
-    """{mark: (why the detail is there, how ours compares with ppo2 and the usual ports)}, from docs/details.md."""
-    found = {mark: " ".join(said.split()) for mark, said in REASON.findall(DETAILS.read_text())}
-    return {mark: (*said.split(" *Compared*: "), "the same")[:2] for mark, said in found.items()}
+    """{mark: Reason}, from docs/details.md."""
+    found = {}
+    for row in DETAIL.finditer(DETAILS.read_text()):
+        said, _, studies = " ".join(row[4].split()).partition(" *Studies*: ")
+        why, _, compared = said.partition(" *Compared*: ")
+        found[row[2]] = Reason(why, compared or "the same", studies.removesuffix("."))
+    return found
 
 
 def marked_definitions(name, mark):
@@ -102,13 +115,13 @@ def with_links(text):
     def links(mark):
         owners = [name for name, script in table.items() if mark in script.own] or list(table)[:1]
         found = {name: marked_definitions(name, mark).items() for name in owners}
-        return "<br>".join(
+        return "; ".join(
             f"{name}: " + ", ".join(f"[{definition}](../{name}.py#L{n})" for definition, n in places)
             for name, places in found.items()
             if places
         )
 
-    return DETAIL_ROW.sub(lambda row: row[1] + (links(row[2]) or "not yet") + row[5], text)
+    return DETAIL.sub(lambda row: row[1] + (links(row[2]) or "not yet") + row[6], text)
 
 
 def changes(before, after):

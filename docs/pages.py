@@ -91,11 +91,11 @@ def inline(text):
 
 
 def text_page(file):
-    """The HTML of a text. In docs/details.md a link to a line leads to the note of the row's detail there."""
+    """The HTML of a text. In docs/details.md a link to a line of ours leads to the detail's note there."""
     text = file.read_text()
     if file == DETAILS:
-        noted = lambda row: re.sub(r"(#L\d+)\)", rf"\1-{row[2].replace(' ', '-')})", row[0])  # noqa: E731
-        text = diffs.DETAIL_ROW.sub(noted, text)
+        noted = lambda row: row[1] + re.sub(r"(#L\d+)\)", rf"\1-{slug(row[2])})", row[5]) + row[6]  # noqa: E731
+        text = diffs.DETAIL.sub(noted, text)
     return rendered(text, file)
 
 
@@ -107,11 +107,9 @@ def details():
     """{mark: what docs/details.md and the recipes say of it}, of details and of the KINDS, which have a claim alone."""
     reasons = diffs.reasons()
     found = {mark: {"mark": mark, "claim": inline(claim)} for mark, claim in diffs.claims().items()}
-    for row in diffs.DETAIL_ROW.finditer(DETAILS.read_text()):
-        why, ours = reasons[row[2]]
-        found[row[2]] |= {
-            "why": inline(why), "ours": inline(ours), "ppo2": inline(row[6]), "studies": inline(row[7]), "without": [],
-        }  # fmt: skip
+    for row in diffs.DETAIL.finditer(DETAILS.read_text()):
+        said = {name: inline(text) for name, text in reasons[row[2]]._asdict().items()}
+        found[row[2]] |= said | {"ppo2": inline(row[7] or "nowhere"), "without": []}
     for recipe in recipes():
         mark = re.match(r"without/(\w+)-(\d+)", recipe.name)
         if mark:

@@ -168,16 +168,16 @@ def escape(text):
 
 
 def write_index():
-    """Writes the tables of recipes/README.md: what each recipe does, its script, and how many lines it changes."""
+    """Writes the lists of recipes/README.md: what each recipe does, by the script that it changes."""
     index = ROOT / "recipes/README.md"
     text = index.read_text().split("<!-- recipes -->")[0] + "<!-- recipes -->\n"
     for kind in ("without", "with"):
-        text += f"\n## {kind.title()}\n\n| recipe | script | lines | what |\n|---|---|---|---|\n"
-        for recipe in recipes():
-            if recipe.file.parent.name == kind:
-                lines = len(re.findall(r"^[+-](?!--|\+\+)", recipe.diff, re.MULTILINE))
-                link = f"[{recipe.file.stem}]({recipe.name}.diff)"
-                text += f"| {link} | `{recipe.header['script']}` | {lines} | {escape(recipe.header['what'])} |\n"
+        text += f"\n## {kind.title()}\n"
+        found = [recipe for recipe in recipes() if recipe.file.parent.name == kind]
+        for script in sorted({recipe.script.name for recipe in found}, key=lambda name: Path(name).stem):
+            text += f"\n[`{script}`](../{script}):\n\n"
+            for recipe in (recipe for recipe in found if recipe.script.name == script):
+                text += f"- [{recipe.file.stem}]({recipe.name}.diff): {recipe.header['what']}\n"
     index.write_text(text)
 
 

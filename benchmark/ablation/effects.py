@@ -20,6 +20,7 @@ sys.path.insert(0, str(ROOT))
 from benchmark.collect import typed  # noqa: E402
 from benchmark.curves import COLORS, GRAY, WINDOW, drawing  # noqa: E402
 from benchmark.report import compare, load  # noqa: E402
+from docs import diffs  # noqa: E402
 from recipes.__main__ import escape, recipes, write  # noqa: E402
 
 
@@ -60,12 +61,10 @@ def spread(scores):
 
 def studies():
     """{recipe: what studies found about its detail, or where its idea is from}; of docs/details.md, or the header."""
-    text = (ROOT / "docs/details.md").read_text()
-    rows = dict(re.findall(r'^\| <a id="([\w-]+)"></a>.*\| (.*) \|$', text, re.MULTILINE))
-    found = {}
+    reasons, found = diffs.reasons(), {}
     for recipe in recipes():
-        detail = re.match(r"without/(\w+-\d+)", recipe.name)
-        found[recipe.name] = rows[detail[1]] if detail else recipe.header["source"]
+        detail = re.match(r"without/(\w+)-(\d+)", recipe.name)
+        found[recipe.name] = reasons[" ".join(detail.groups())].studies if detail else recipe.header["source"]
     return found
 
 
