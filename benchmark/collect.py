@@ -233,20 +233,28 @@ def write(path, table, digits):
     path.write_bytes(lzma.compress("\n".join([*lines, ""]).encode()))
 
 
-def collect(run, results, machine="unknown"):
-    """Puts a run into the results and returns what to say of it. Raises Broken, or what reading a wreck raises."""
+def gathered(run, machine="unknown"):
+    """(about, episodes, updates) of a run; `about` is what its .json in the results has, and "ours"."""
     about = describe(run)
-    file, (episodes, updates) = result_file(results, about), read(run, about)
+    episodes, updates = read(run, about)
     names = {name: name.lower().replace("_", "-") for name in about["versions"]}
     about["versions"] = {names[name]: v for name, v in about["versions"].items() if names[name] in PACKAGES}
     about |= {"steps": int(updates["step"][-1]), "machine": machine}
     if (run / "sweep.json").exists():  # the launcher knows the machine, and a recipe with its commit
         about |= json.loads((run / "sweep.json").read_text())
-    ours, args = about.pop("ours"), about.pop("args")
+    args = about.pop("args")
     del about["batch_size"]
-    if ours:
+    if about["ours"]:
         words = ["python", f"{about['script']}.py", "--env-id", about["env_id"], "--seed", str(about["seed"])]
         about["command"] = " ".join([*words, *(typed((key, args[key])) for key in about["options"] if key in args)])
+    return about, episodes, updates
+
+
+def collect(run, results, machine="unknown"):
+    """Puts a run into the results and returns what to say of it. Raises Broken, or what reading a wreck raises."""
+    about, episodes, updates = gathered(run, machine)
+    file = result_file(results, about)
+    del about["ours"]
     file.parent.mkdir(parents=True, exist_ok=True)
     replaced = ""
     if file.exists():

@@ -427,12 +427,17 @@ def human_rows(experiments):
     return summary, sorted(by_game)
 
 
+def machine_text(machine):
+    """The machine of a run in words: the text that was given, or what the launcher found."""
+    if isinstance(machine, dict):
+        machine = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in machine.items() if value)
+    return machine or "unknown"
+
+
 def run_rows(found):
     for run in (run for runs in found.values() for run in runs):
         about, commits = run.about, []
-        machine, versions = about["machine"] or "unknown", about["versions"]
-        if isinstance(machine, dict):
-            machine = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in machine.items() if value)
+        versions = about["versions"]
         for text in (about, *about.get("resumed", ())):
             recipe = f" with {text['recipe'].replace('recipes/', '')}" if "recipe" in text else ""
             since = f"from {text['step']:,} " if text is not about else ""
@@ -440,7 +445,8 @@ def run_rows(found):
         steps = f"{about['steps']:,}" + ("" if run.finished else f" of {about['steps_wanted']:,}")
         framework = f"torch {versions['torch']}" if "torch" in versions else f"tensorflow {versions['tensorflow']}"
         yield [about["env_id"], about["script"], about["seed"], steps, f"{run.updates['seconds'][-1] / 60:.1f}",
-               number(run.score), about["command"], ", ".join(commits), framework, machine]  # fmt: skip
+               number(run.score), about["command"], ", ".join(commits), framework,
+               machine_text(about["machine"])]  # fmt: skip
 
 
 def main():

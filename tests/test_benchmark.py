@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from tensorboard.compat.proto.event_pb2 import SessionLog
 from torch.utils.tensorboard import SummaryWriter
 from toy_envs import ROOT, finish, scalars
 
-from benchmark import collect, compare, curves, report, sweep
+from benchmark import collect, compare, curves, games, report, sweep
 
 RESULTS = ROOT / "benchmark/results"
 effects = importlib.import_module("benchmark.ablation.effects")
@@ -401,6 +402,25 @@ def test_tuned_tasks_have_their_intervals(tmp_path):
     (tmp_path / "tuned/games.csv").write_text("\n".join([*rows, "CartPole-v1,Stable-Baselines3,99840,470,", ""]))
     last = report.tuned_table(tmp_path)[-1]
     assert last == "| CartPole-v1 | `ppo.py` + x | 100k | 490 [363, 617] (2) | 470 (1) | 475 |"
+
+
+def test_games_after_training_replace_a_row(run, tmp_path, monkeypatch):
+    """Of the same task, seed and name; with the first step at which training reached the threshold."""
+    monkeypatch.setattr(games.gym, "spec", lambda _: SimpleNamespace(reward_threshold=0.0))
+    monkeypatch.setattr(games.enjoy, "enjoy", lambda args: [args.seed, 1002.0] if args.greedy else None)
+    returns = np.array([-1.0] * 60 + [0.5] * 100)
+    log = {"step": np.arange(1, 161) * 12, "return": returns}, {"step": np.array([1024, 1440, 1536, 2048])}
+    about = collect.gathered(run)[0]
+    monkeypatch.setattr(collect, "gathered", lambda _: (about, *log))
+    rows = [f"CartPole-v1,ours,{seed},499,,," for seed in (1, 10)]
+    (tmp_path / "games.csv").write_text("\n".join(["task,who,seed,mean,threshold_step,versions,command", *rows, ""]))
+    for words in ([], ["--who", "b"]):
+        monkeypatch.setattr(sys, "argv", ["games.py", str(run), "--table", str(tmp_path / "games.csv"), *words])
+        games.main()
+    first, second, third = csv.DictReader((tmp_path / "games.csv").open())
+    assert [first[name] for name in ("who", "seed", "mean", "threshold_step")] == ["ours", "1", "1001.0", "1536"]
+    assert second["mean"] == "499" and third == first | {"who": "b"}
+    assert first["command"] == about["command"] and f"torch=={about['versions']['torch']}" in first["versions"]
 
 
 def test_the_difference_is_welchs():
