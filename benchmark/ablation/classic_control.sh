@@ -17,4 +17,7 @@ exec "${PYTHON:-.venv/bin/python}" benchmark/sweep.py "$@" < <(
     for name in 1 "1[!2]*" "[!1]*"; do
         echo "ppo.py + without/core-$name $acrobot"
     done
+    for idea in adam-relative average-policy clip-higher drift equal-betas layer-norm outer-step recompute-advantages spo; do
+        echo "ppo.py + with/$idea $acrobot"
+    done
 )
