@@ -7,7 +7,6 @@ The threshold_step is that of the first update after which the last 100 episodes
 reward_threshold. cpu_minutes stays empty for runs, which do not log it.
 """
 
-import argparse
 import contextlib
 import csv
 import json
@@ -16,11 +15,15 @@ from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
+import tyro
 
 sys.path.insert(0, str(ROOT := Path(__file__).resolve().parents[1]))
 
 import enjoy  # noqa: E402
 from benchmark import collect, report, sweep  # noqa: E402
+
+PACKAGES = "stable-baselines3", "torch", "gymnasium", "numpy"
+COLUMNS = "task who seed steps mean std cpu_minutes threshold_step machine versions commit recipe command".split()
 
 
 def row_of(run, who):
@@ -35,26 +38,22 @@ def row_of(run, who):
     return about | {"task": about["env_id"], "who": who, "threshold_step": min(reached, default=None)}
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("runs", nargs="*", type=Path, help="folders of runs")
-    parser.add_argument("--who", default="ours", help="the table's name of these runs")
-    parser.add_argument("--table", type=Path, default=ROOT / "benchmark/results/tuned/games.csv")
-    args = parser.parse_args()
-    rows = [row_of(run, args.who) for run in args.runs] or [json.loads(line) for line in sys.stdin]
-    with args.table.open() as file:
-        reader = csv.DictReader(file)
-        table = {(row["task"], row["who"], row["seed"]): row for row in reader}
-    for row in rows:
-        names = [name for name in ("stable-baselines3", "torch", "gymnasium", "numpy") if name in row["versions"]]
-        row["versions"] = " ".join(f"{name}=={row['versions'][name]}" for name in names)
+def main(
+    runs: tyro.conf.Positional[tuple[Path, ...]] = (),
+    who: str = "ours",
+    table: Path = ROOT / "benchmark/results/tuned/games.csv",
+):
+    new = [row_of(run, who) for run in runs] or [json.loads(line) for line in sys.stdin]
+    rows = {(row["task"], row["who"], row["seed"]): row for row in csv.DictReader(table.open())}
+    for row in new:
+        row["versions"] = " ".join(f"{name}=={row['versions'][name]}" for name in PACKAGES if name in row["versions"])
         row["machine"] = report.machine_text(row.get("machine") or sweep.machine(1))
-        table[row["task"], row["who"], str(row["seed"])] = row
-    with args.table.open("w") as file:
-        writer = csv.DictWriter(file, reader.fieldnames, extrasaction="ignore", lineterminator="\n")
+        rows[row["task"], row["who"], str(row["seed"])] = row
+    with table.open("w") as file:
+        writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
-        writer.writerows(table.values())
+        writer.writerows(rows.values())
 
 
 if __name__ == "__main__":
-    main()
+    tyro.cli(main, description=__doc__)
