@@ -1,10 +1,10 @@
-"""Collects runs into benchmark/results: each one's episodes and updates, its script, its options and its machine.
+"""Collects runs into benchmark/results: the episodes and updates of each, its script, options and machine.
 
     python benchmark/collect.py runs/*
 
-A broken run is named and left out. A run that was stopped counts up to its newest checkpoint. A script of any name and
-every --exp-name are experiments of their own. A run replaces a result of the same experiment and seed if it has at
-least as many steps.
+A broken run is named and left out. A run that was stopped counts up to its newest checkpoint. Each script and each
+--exp-name is an experiment of its own. A run replaces a result of the same experiment and seed if it has at least as
+many steps.
 """
 
 import argparse
@@ -45,7 +45,7 @@ class Broken(Exception):
 
 
 def defaults(source):
-    """{name: value} of the defaults in the class Args of a script's text, where they are literals."""
+    """{name: default} of the class Args in a script's text, where the default is a literal."""
     [args] = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == "Args"]
     found = {}
     for node in args.body:
@@ -93,8 +93,8 @@ def events(run):
 
 
 def resumes(run, script):
-    """(texts, changes) of a run of `script`: the script's texts after the first, [{"step", "source", "commit"}, ...],
-    and {option: [(step, its value from there on), ...]} of what resumes changed."""
+    """What resumes changed in a run of `script`: (texts, options), the texts as [{"step", "source", "commit"}, ...] and
+    the options as {name: [(step, its value from that step on), ...]}."""
     texts, changes, end = [], {}, newest_step(run)
     args, source = json.loads((run / "run.json").read_text())["args"], blob(run / f"{script}.py")
     for file in sorted(run.glob(f"run_{STEP}.json")):
@@ -114,10 +114,10 @@ def resumes(run, script):
 
 
 def describe(run):
-    """What a run is, without its log: run.json, and script, env_id, seed, options that are not the script's defaults,
-    batch_size and steps_wanted. Raises Broken, or what reading a wreck raises.
+    """run.json of a run, and its script, env_id, seed, options other than the script's defaults, batch_size and
+    steps_wanted. Raises Broken, or an error of another kind where a file is damaged.
 
-    An option that a resume changed has both values in its text, and so makes another experiment."""
+    The text of an option that a resume changed has all its values, so it makes another experiment."""
     if not run.is_dir():
         raise Broken("not the folder of a run")
     about = json.loads((run / "run.json").read_text())
@@ -159,12 +159,12 @@ def typed(option):
 
 
 def short(name):
-    """A file's name of at most 180 characters; the end of a longer one gives way to a hash of the whole."""
+    """A file's name, shortened to at most 180 characters; a hash then replaces the end."""
     return name if len(name) <= 180 else f"{name[:160]}-{hashlib.sha1(name.encode()).hexdigest()[:16]}"
 
 
 def result_file(results, about):
-    """Where the results have a run: one of ours is known by its options too."""
+    """The file of a run in the results; a run of ours is told apart by its options, too."""
     options = [f"{option}={value}" for option, value in about["options"].items()] if about["ours"] else []
     name = "__".join([about["env_id"], about["script"], str(about["seed"]), *options])
     name = name.replace("/", "-").replace(":", "-")
@@ -216,9 +216,7 @@ def read_ppo2(run, about):
 
 
 def read(run, about):
-    """(episodes, updates) of a run that describe() has told `about`, each {column: [number, ...]}.
-
-    Raises Broken, or what reading a wreck raises."""
+    """(episodes, updates) of a run, each {column: [number, ...]}; `about` is from describe(), and so are the errors."""
     episodes, updates = (read_ours if about["ours"] else read_ppo2)(run, about)
     if not episodes:
         raise Broken("no episode ended")
@@ -226,27 +224,35 @@ def read(run, about):
 
 
 def write(path, table, digits):
-    """A compressed CSV; the first column is whole, the second, seconds, has one decimal, the others so many digits."""
+    """Writes a compressed CSV: steps as integers, seconds with one decimal, other columns with `digits` digits."""
     lines = [",".join(table)]
     for step, seconds, *others in zip(*table.values(), strict=True):
         lines.append(",".join([f"{step:.0f}", f"{seconds:.1f}", *(f"{number:.{digits}g}" for number in others)]))
     path.write_bytes(lzma.compress("\n".join([*lines, ""]).encode()))
 
 
-def collect(run, results, machine="unknown"):
-    """Puts a run into the results and returns what to say of it. Raises Broken, or what reading a wreck raises."""
+def gathered(run, machine="unknown"):
+    """(about, episodes, updates) of a run; `about` is what its .json in the results has, and "ours"."""
     about = describe(run)
-    file, (episodes, updates) = result_file(results, about), read(run, about)
+    episodes, updates = read(run, about)
     names = {name: name.lower().replace("_", "-") for name in about["versions"]}
     about["versions"] = {names[name]: v for name, v in about["versions"].items() if names[name] in PACKAGES}
     about |= {"steps": int(updates["step"][-1]), "machine": machine}
     if (run / "sweep.json").exists():  # the launcher knows the machine, and a recipe with its commit
         about |= json.loads((run / "sweep.json").read_text())
-    ours, args = about.pop("ours"), about.pop("args")
+    args = about.pop("args")
     del about["batch_size"]
-    if ours:
+    if about["ours"]:
         words = ["python", f"{about['script']}.py", "--env-id", about["env_id"], "--seed", str(about["seed"])]
         about["command"] = " ".join([*words, *(typed((key, args[key])) for key in about["options"] if key in args)])
+    return about, episodes, updates
+
+
+def collect(run, results, machine="unknown"):
+    """Puts a run into the results, and returns a line about it; raises what describe() and read() raise."""
+    about, episodes, updates = gathered(run, machine)
+    file = result_file(results, about)
+    del about["ours"]
     file.parent.mkdir(parents=True, exist_ok=True)
     replaced = ""
     if file.exists():
@@ -263,7 +269,7 @@ def collect(run, results, machine="unknown"):
 
 
 def attempt(function, *args):
-    """(what a function of a run gives, None), or (None, why the run cannot be read): others are read all the same."""
+    """(the result of a function of a run, None), or (None, why the run cannot be read)."""
     try:
         return function(*args), None
     except Exception as error:

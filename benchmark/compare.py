@@ -3,10 +3,10 @@
     python benchmark/compare.py runs
     python benchmark/compare.py runs --a ppo --b my_ppo --env-id CartPole-v1 --steps 10000 100000
 
-The first writes runs/curves.svg, a panel for each environment, and prints the scores. The second tests by Welch's
-t-test at 5%. An experiment is an --exp-name, or a script that ran without one. Where its runs have different options,
-the name alone means those of the defaults; name the others with theirs, such as --a "ppo --learning-rate 0.001". What
-is left out is named.
+The first writes runs/curves.svg, with a panel for each environment, and prints the scores. The second runs Welch's
+t-test at the 5% level. An experiment is named by its --exp-name, or by its script. Where its runs have different
+options, the name alone means the defaults; add options for the others: --a "ppo --learning-rate 0.001". Runs that are
+left out are named.
 """
 
 import argparse
@@ -23,8 +23,8 @@ from benchmark.report import Run, compare, mean_and_spread, p_value  # noqa: E40
 
 
 def names_of(about):
-    """The names of a run's experiment: short, "my_ppo"; without its length, "my_ppo --gamma 0.9"; and whole,
-    "my_ppo --gamma 0.9 --total-timesteps 2048"."""
+    """The names of a run's experiment, the longest last: "my_ppo", "my_ppo --gamma 0.9", and "my_ppo --gamma 0.9
+    --total-timesteps 2048"."""
     options = dict(about["options"])
     name = options.pop("exp_name", None) or about["script"]
     some = {option: value for option, value in options.items() if option != "total_timesteps"}
@@ -32,7 +32,8 @@ def names_of(about):
 
 
 def found_in(folder):
-    """({environment: {whole name: [(run, about), ...]}} of a folder's runs, lines on what is broken)."""
+    """(experiments, lines): a folder's runs as {environment: {whole name: [(run, about), ...]}}, and a line for each
+    broken run."""
     experiments, broken = {}, []
     for run in sorted(path for path in folder.iterdir() if path.is_dir()):
         about, why = attempt(describe, run)
@@ -43,7 +44,7 @@ def found_in(folder):
 
 
 def chosen(experiments, name):
-    """The whole name of the one experiment that `name` means; SystemExit with the names that there are otherwise."""
+    """The whole name of the experiment that `name` means; SystemExit with a list of names where that is not clear."""
     for kind in (2, 1, 0):
         meant = [whole for whole, runs in experiments.items() if names_of(runs[0][1])[kind] == name]
         if len(meant) == 1:
@@ -54,7 +55,7 @@ def chosen(experiments, name):
 
 
 def read_all(runs):
-    """({seed: Run}, lines on what is left out): of two runs of a seed the one that got further, or else the newer."""
+    """({seed: Run}, lines on what is left out): of two runs with one seed the longer, or else the newer."""
     by_seed, lines = {}, []
     for folder, about in runs:
         tables, why = attempt(read, folder, about)
@@ -75,14 +76,14 @@ def read_all(runs):
 
 
 def score(run, step):
-    """Mean return of the last 100 episodes that ended by a step; None where none had, or where the run ended an update
-    or more before it."""
+    """Mean return of the last 100 episodes up to a step; None without one, or if the run is at least an update
+    shorter."""
     returns = run.episodes["return"][run.episodes["step"] <= step][-WINDOW:]
     return returns.mean() if run.updates["step"][-1] + run.about["batch_size"] > step and len(returns) else None
 
 
 def row(names, sides, step):
-    """(cells of the row of a step, lines on the runs that have no score there)."""
+    """(the cells of a step's row, a line for each run without a score there)."""
     scores = [{seed: score(run, step) for seed, run in runs.items()} for runs in sides]
     lines = [f"left out after {step:,} steps: {name}, seed {seed}" for name, side in zip(names, scores, strict=True)
              for seed, value in side.items() if value is None]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Learning curves of runs, and how all pictures are drawn: SVG without a background, readable on white and on black."""
+"""Learning curves of runs, and the style of all pictures: SVG without a background, for light and dark pages."""
 
 import matplotlib
 import numpy as np
@@ -13,7 +13,7 @@ WINDOW = 100  # episodes in a score
 
 
 def last_100(episodes, column):
-    """Mean over the last 100 episodes, or over as many as there are, after each episode."""
+    """After each episode, the mean over the last 100 episodes, or over all if there are fewer."""
     total = np.concatenate([[0.0], np.cumsum(episodes[column])])
     ends = np.arange(1, len(total))
     starts = np.maximum(ends - WINDOW, 0)
@@ -21,7 +21,7 @@ def last_100(episodes, column):
 
 
 def curve_of(run, name, axis):
-    """(x, y) of a run: what it logged as `name`, against "step" or "seconds"."""
+    """(x, y) of a run: its values of `name` against "step" or "seconds"."""
     if name in ("return", "length"):
         return run.episodes[axis], last_100(run.episodes, name)
     if name == "SPS":
@@ -32,7 +32,7 @@ def curve_of(run, name, axis):
 def sample(run, name, axis, grid):
     """A run's curve at the points of a grid, float64 [points]; NaN before its first value and after its end.
 
-    What is logged for each update is the mean since the point before, or the last one where nothing new was logged."""
+    A value that is logged for each update is averaged since the previous point; without a new one the last is kept."""
     x, y = curve_of(run, name, axis)
     last = np.searchsorted(x, grid, side="right") - 1
     values = y[np.maximum(last, 0)]
@@ -58,7 +58,7 @@ def curves(runs, name, axis, points=100):
 
 
 def plot(axes, sides, name="return", axis="step", points=100, each=False):
-    """Draws what [(label, colour, runs), ...] logged: the mean with its band, and with `each` every run as well."""
+    """Draws a metric of [(label, colour, runs), ...]: the mean with its band and, with `each`, every run."""
     for label, color, runs in sides:
         if runs := [run for run in runs if name in run.episodes or name in run.updates or name == "SPS"]:
             grid, values, mean, half = curves(runs, name, axis, points)

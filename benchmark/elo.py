@@ -1,10 +1,9 @@
-"""How strong the older selves of a self-play run are: each plays each and a random player; ratings like those of Elo.
+"""Rates the checkpoints of a self-play run: all of them and a random player play each other. Ratings are like Elo's.
 
     python benchmark/elo.py runs/SlimeVolley-v0__ppo_selfplay__1__20261122-074204
 
-Prints a table in Markdown. A player's rating is that of a logistic model, 0 for the random player: 400 more are ten
-wins to one loss. A run keeps its newest two checkpoints; with recipes/with/selfplay-evaluation.diff it keeps an older
-self at every --eval-every, too.
+Prints a table in Markdown. Ratings are those of a logistic model with 0 for the random player: 400 more mean ten wins
+for each loss. A run keeps its newest two checkpoints; recipes/with/selfplay-evaluation.diff keeps more.
 """
 
 import contextlib
@@ -26,17 +25,17 @@ import enjoy  # noqa: E402
 @dataclasses.dataclass(frozen=True)
 class Args:
     run: tyro.conf.Positional[Path]  # folder of a run of ppo_selfplay.py, or of an edited copy
-    games: int = 64  # whole games of each pair, half of them in either seat; the random player's all in seat 1
-    env_id: str | None = None  # another game than the one that they learned: of SlimeVolley-v0 whole matches, say
-    players: int = 8  # checkpoints that play, evenly chosen; the last is among them
-    seed: int = 1  # of the games and the samples
+    games: int = 64  # games of each pair, half of them in either seat; the random player always has seat 1
+    env_id: str | None = None  # a game other than that of the training, such as SlimeVolley-v0: whole matches
+    players: int = 8  # number of checkpoints, evenly spaced, with the last
+    seed: int = 1  # seed of the games and the samples
 
 
 def ratings(wins):
     """Ratings [P], the first of them 0, from wins [P, P]: how often i beat j, half a win for a draw.
 
-    The most likely ones under P(i beats j) = 1 / (1 + 10 ** ((rating j - rating i) / 400)), by Zermelo's iteration.
-    A draw more for each pair keeps them finite where one never lost."""
+    They maximize the likelihood under P(i beats j) = 1 / (1 + 10 ** ((rating j - rating i) / 400)), by Zermelo's
+    iteration. One draw added to each pair keeps the rating of a player that never lost finite."""
     wins = wins + 0.5 * (1 - np.eye(len(wins)))
     strength = np.ones(len(wins))
     for _ in range(10_000):
@@ -50,7 +49,7 @@ def win_rate(script, agent, other, args, games):
     envs = script.make_envs(dataclasses.replace(args, num_envs=2 * games, capture_video=False), None)
     (obs, _), scores, playing = envs.reset(seed=args.seed), 0, np.True_
     with torch.no_grad(), contextlib.closing(envs):
-        while playing.any():  # until each has had its first end: to count all ends would favour short games
+        while playing.any():  # until each has ended once: counting all ends would favour short games
             actions = agent(obs := torch.from_numpy(obs))[0].sample()
             actions[1::2] = other(obs[1::2])[0].sample() if other else actions[1::2].random_(envs.single_action_space.n)
             obs, reward, terminated, truncated, _ = envs.step(actions.numpy())

@@ -1,9 +1,9 @@
-"""Computes scores, intervals and learning curves from benchmark/results: the docs' tables of scores and their picture.
+"""Computes the docs' tables of scores, and their picture, from benchmark/results.
 
     python benchmark/report.py
 
-docs/pages.py makes a page of the site of the rest. A script of any name and every --exp-name have rows and curves of
-their own. Runs that are in no score are named.
+Each script and each --exp-name is an experiment of its own. Runs that are in no score are named. docs/pages.py shows
+the rest on a page of the site.
 """
 
 import argparse
@@ -98,7 +98,7 @@ def load(results):
 
 
 class Experiment(NamedTuple):
-    """What one script did on one environment, and ppo2's runs to compare with: none, or of as many steps."""
+    """Our runs of one script on one environment, and the runs of ppo2 of as many steps, which may be none."""
 
     script: str
     env_id: str
@@ -111,19 +111,24 @@ class Experiment(NamedTuple):
         return " ".join([f"{self.script}.py", *map(typed, self.options.items())])
 
     def shown(self, *hidden, quote=""):
-        """ " --bf16 --num-envs 32", its options but the hidden ones; "at first" where a resume changed one."""
+        """ " --bf16 --num-envs 32", the options without those in `hidden`; "at first" where a resume changed one."""
         texts = (typed(option) for option in self.options.items() if option[0] not in hidden)
         texts = (re.sub(r"( True)?(, from step \d+ [^ ,]+)+", " at first", text) for text in texts)
         return "".join(f" {quote}{text}{quote}" for text in texts)
 
     @property
-    def title(self):
-        return f"{self.env_id} · {self.name}"
-
-    @property
     def published(self):
         """(mean, spread) of ppo2's score in the post, or None."""
         return PUBLISHED.get(self.env_id) if self.script in ("ppo_atari", "ppo_continuous_action") else None
+
+    @property
+    def reference(self):
+        """ "455 ± 105 (3); published: 409 ± 31", the scores of ppo2; empty without any."""
+        texts = [mean_and_spread(self.ppo2)] if self.ppo2 else []
+        if self.published:
+            mean, spread = self.published
+            texts.append(f"published: {number(mean)} ± {number(spread, mean)}")
+        return "; ".join(texts)
 
     @property
     def most(self):
@@ -132,13 +137,13 @@ class Experiment(NamedTuple):
 
     @property
     def steps(self):
-        """Steps that a run was made for, and how many there are where all were stopped."""
+        """The steps of a whole run, "500k", or where none is finished "300k of 500k"."""
         wanted = max(run.about["steps_wanted"] for run in self.ours)
         return short(wanted) if self.most == wanted else f"{short(self.most)} of {short(wanted)}"
 
     @property
     def done(self):
-        """The finished runs, or where none is those that came furthest."""
+        """The finished runs; without any, those with the most steps."""
         return [run for run in self.ours if run.finished or run.about["steps"] == self.most]
 
 
@@ -148,7 +153,7 @@ def short(steps):
 
 
 def experiments_of(found):
-    """A list of Experiment from what load() found: the known scripts in their order, then copies by name."""
+    """The experiments that load() found, a list of Experiment: the scripts in the order of PAIRS, then other names."""
     table, known = [], list(PAIRS)
     for (side, script, env_id, options, wanted), runs in found.items():
         if side == "ours":
@@ -180,16 +185,11 @@ def left_out(found, experiments):
 # STATISTICS
 
 
-def iqm(scores, axis=-1):
-    """Interquartile mean: the mean without the lowest and the highest quarter."""
-    return stats.trim_mean(scores, 0.25, axis=axis)
-
-
 def interval(samples, statistic):
-    """95% percentile interval of statistic(*samples), from a bootstrap that draws anew within each sample.
+    """95% percentile interval of statistic(*samples), by a bootstrap stratified by sample.
 
-    With a sample for each environment this is the stratified bootstrap; None where a sample is a single run, or
-    where the only one has fewer than 5: of 3 it would be their range, which holds the centre 75% of the time."""
+    None where a sample is a single run, or where the only sample has fewer than 5: of 3 values it would be their range,
+    which covers the median in 75% of cases."""
     if min(map(len, samples)) < 2 or (len(samples) == 1 and len(samples[0]) < 5):
         return None
     options = dict(n_resamples=5000, paired=False, vectorized=True, method="percentile", rng=np.random.default_rng(1))
@@ -197,8 +197,8 @@ def interval(samples, statistic):
 
 
 class Difference(NamedTuple):
-    """The first mean less the second, its 95% interval, and p of Welch's t-test; NaN where there is nothing to test by:
-    a single run, or scores without any spread."""
+    """The first mean minus the second, its 95% interval, and p of Welch's t-test; interval and p are NaN where a side
+    is a single run, or where neither has any spread."""
 
     mean: float
     low: float
@@ -206,7 +206,7 @@ class Difference(NamedTuple):
     p: float
 
     def verdict(self, name):
-        """Whether the first, called `name`, can be told from the second at the 5% level; "" without a test."""
+        """What the test says of the first, called `name`, at the 5% level; empty without a test."""
         if np.isnan(self.p):
             return ""
         better = f"{name} is {'better' if self.mean > 0 else 'worse'}"
@@ -238,10 +238,10 @@ def compared(experiment):
 
 
 def all_together(experiments):
-    """(interquartile mean, its stratified 95% interval, environments) of our scores, over environments; or None.
+    """(interquartile mean, its 95% interval, number of environments) of our normalized scores; or None.
 
-    0 is the mean of the first 100 episodes of ppo2's runs and 1 is ppo2's score, so where ppo2 learns nothing it says
-    nothing."""
+    0 is the mean return of the first 100 episodes of ppo2, 1 its score. Environments where ppo2 learns nothing are left
+    out."""
     samples = []
     for one in experiments:
         if one.ppo2 and min(len(one.done), len(one.ppo2)) > 1 and one.options.keys() <= SAME_IDEA:
@@ -253,8 +253,8 @@ def all_together(experiments):
 
 
 def pooled(*samples, axis=-1):
-    """The interquartile mean of all runs of all environments."""
-    return iqm(np.concatenate(samples, axis=axis), axis=axis)
+    """The interquartile mean, without the lowest and the highest quarter, of all runs of all environments."""
+    return stats.trim_mean(np.concatenate(samples, axis=axis), 0.25, axis=axis)
 
 
 def median(*samples, axis=-1):
@@ -291,28 +291,19 @@ def mean_and_spread(runs):
     return f"{number(values.mean())}{spread} ({len(values)})"
 
 
-def published(experiment):
-    """ "published: 409 ± 31", or empty."""
-    if experiment.published is None:
-        return ""
-    mean, spread = experiment.published
-    return f"published: {number(mean)} ± {number(spread, mean)}"
-
-
-def difference(experiment):
-    """ "+0 [-10, +10]" to ppo2; empty without its runs."""
-    found = compared(experiment)
-    return found.text(experiment.done[0].score) if found else ""
+def score_rows(experiments):
+    """[environment, experiment, steps, ours, ppo2, difference, p] of each experiment, as text."""
+    for one in experiments:
+        found = compared(one)
+        tested = (found.text(one.done[0].score), p_value(found.p)) if found else ("", "")
+        yield [one.env_id, one.name, one.steps, mean_and_spread(one.done), one.reference, *tested]
 
 
 def score_table(experiments):
     """The lines of a table of scores in Markdown."""
     lines = ["| script | environment | steps | ours | `ppo2` | difference |", "|---|---|---|---|---|---|"]
-    for one in experiments:
-        options = one.shown(quote="`")
-        ppo2 = "; ".join(filter(None, [mean_and_spread(one.ppo2), published(one)]))
-        cells = f"`{one.script}.py`{options}", one.env_id, one.steps, mean_and_spread(one.done), ppo2, difference(one)
-        lines.append(f"| {' | '.join(cells)} |")
+    for one, (env_id, _, *cells, _) in zip(experiments, score_rows(experiments), strict=True):
+        lines.append(f"| {' | '.join([f'`{one.script}.py`' + one.shown(quote='`'), env_id, *cells])} |")
     return lines
 
 
@@ -396,17 +387,6 @@ def charts(experiment, path):
     drawing((11, 8), path, draw)
 
 
-# TABLES OF THE PAGE
-
-
-def score_rows(experiments):
-    for one in experiments:
-        found = compared(one)
-        ppo2 = " ".join(filter(None, [mean_and_spread(one.ppo2), published(one)]))
-        cells = [one.env_id, one.name, one.steps, mean_and_spread(one.done), ppo2, difference(one)]
-        yield [*cells, p_value(found.p) if found else ""]
-
-
 def human_rows(experiments):
     """(rows over all games, rows of each game) of the scores of finished runs on Atari games, human-normalised: 0 is
     the score of random play and 1 that of a human."""
@@ -427,12 +407,17 @@ def human_rows(experiments):
     return summary, sorted(by_game)
 
 
+def machine_text(machine):
+    """The machine of a run in words: the text that was given, or what the launcher found."""
+    if isinstance(machine, dict):
+        machine = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in machine.items() if value)
+    return machine or "unknown"
+
+
 def run_rows(found):
     for run in (run for runs in found.values() for run in runs):
         about, commits = run.about, []
-        machine, versions = about["machine"] or "unknown", about["versions"]
-        if isinstance(machine, dict):
-            machine = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in machine.items() if value)
+        versions = about["versions"]
         for text in (about, *about.get("resumed", ())):
             recipe = f" with {text['recipe'].replace('recipes/', '')}" if "recipe" in text else ""
             since = f"from {text['step']:,} " if text is not about else ""
@@ -440,7 +425,8 @@ def run_rows(found):
         steps = f"{about['steps']:,}" + ("" if run.finished else f" of {about['steps_wanted']:,}")
         framework = f"torch {versions['torch']}" if "torch" in versions else f"tensorflow {versions['tensorflow']}"
         yield [about["env_id"], about["script"], about["seed"], steps, f"{run.updates['seconds'][-1] / 60:.1f}",
-               number(run.score), about["command"], ", ".join(commits), framework, machine]  # fmt: skip
+               number(run.score), about["command"], ", ".join(commits), framework,
+               machine_text(about["machine"])]  # fmt: skip
 
 
 def main():

@@ -1,13 +1,15 @@
 """Trains PPO of Stable-Baselines3 with RL Zoo's settings, plays 100 games without exploration, and prints JSON.
 
-    python benchmark/sb3.py LunarLander-v3 --steps 300000 --seed 1
+    .venv-sb3/bin/python benchmark/sb3.py LunarLander-v3 --steps 300000 --seed 1 | .venv/bin/python benchmark/games.py
 
-It needs a Python environment with stable-baselines3. The settings are those of hyperparams/ppo.yml in
-DLR-RM/rl-baselines3-zoo at 00128b5, where some tasks have older version numbers.
+The first Python needs stable-baselines3; games.py puts what is printed into the table of games. The settings are those
+of hyperparams/ppo.yml in DLR-RM/rl-baselines3-zoo at 00128b5, where some tasks have older version numbers.
 """
 
 import argparse
 import json
+import shlex
+import sys
 import time
 from importlib.metadata import version
 
@@ -72,10 +74,11 @@ start = time.process_time()
 model.learn(args.steps, callback=threshold)
 row = {
     "steps": model.num_timesteps,
-    "cpu_minutes": (time.process_time() - start) / 60,
+    "cpu_minutes": round((time.process_time() - start) / 60, 2),
     "threshold_step": threshold.step,
 }
 returns, _ = evaluate_policy(model, games, n_eval_episodes=100, deterministic=True, return_episode_rewards=True)
-row |= {"mean": np.mean(returns), "std": np.std(returns), "task": args.env_id, "seed": args.seed}
+row |= {"mean": round(np.mean(returns), 2), "std": round(np.std(returns), 2), "task": args.env_id, "seed": args.seed}
+row |= {"who": "Stable-Baselines3", "command": shlex.join(["python", "benchmark/sb3.py", *sys.argv[1:]])}
 packages = "stable-baselines3", "torch", "gymnasium", "numpy"
 print(json.dumps(row | {"versions": {name: version(name) for name in packages}}))

@@ -2,12 +2,12 @@
 
     python benchmark/speed.py CartPole HalfCheetah "Breakout --bf16"             beside Stable-Baselines3
     python benchmark/speed.py --ranks 1 2 4 -- "ppo_atari_multigpu.py --bf16"    in many processes
-    python benchmark/speed.py --check                                            every script, twice; the golden tests
+    python benchmark/speed.py --check                                            every script twice, golden tests
 
-A setting is CartPole, HalfCheetah, Breakout, Envpool or the file name of a script, and any options of that script. Each
-program is a process of its own. They take turns, --repeats times, never two at once; numbers are medians. The first two
-updates are not counted. Stable-Baselines3 is installed into .venv-sb3, unless SB3_PYTHON names a Python that has it.
-docs/speed.md says what the columns mean.
+A setting is CartPole, HalfCheetah, Breakout, Envpool or the file name of a script, with options of that script. The
+programs take turns, each a process of its own, --repeats times; numbers are medians. The first two updates are not
+counted. Stable-Baselines3 is installed into .venv-sb3, unless SB3_PYTHON names a Python that has it. docs/speed.md
+explains the columns.
 """
 
 import argparse
@@ -42,59 +42,52 @@ WARMUP = 2  # updates that are not counted: memory is allocated in them, and --c
 
 
 def measure(script, updates, options):
-    """Trains with a script, in this folder; what is timed is wrapped from outside. Returns what the table has.
+    """Trains with a script in the current folder, with its functions wrapped by timers, and prints JSON.
 
-    An update is its rollout, up to the end of the last step of the environments, and its learning. What a rollout takes
-    beside the environments' steps is inference. Where actors play while the learner learns there are no phases."""
+    The rollout of an update lasts until the environments' last step, and the rest is learning; inference is the rollout
+    without the environments' steps. Scripts whose actors and learner run at the same time have no phases."""
     import torch
     import tyro
 
     sys.path.insert(0, str(ROOT))
-    module, rows, spent = importlib.import_module(Path(script).stem), [], 0.0
+    module, rows = importlib.import_module(Path(script).stem), []
     args, output = tyro.cli(module.Args, args=options), sys.stdout  # which all ranks but the first silence
     steps = (WARMUP + updates) * args.num_envs * args.num_steps
     sys.argv = [script, *options, "--total-timesteps", str(steps), "--save-every", "0"]
     synchronize = torch.cuda.synchronize if args.cuda and torch.cuda.is_available() else lambda: None
     make_envs, log_update = module.make_envs, module.Run.log_update
-    now = {"stepped": time.perf_counter(), "environment": 0.0}
+    spent, ends = {"environment": 0.0, "collectives": 0.0}, {}
+
+    def timed(name, function, wait=lambda: None):
+        def call(*arguments, **options):
+            wait()
+            start = time.perf_counter()
+            result = function(*arguments, **options)
+            wait()
+            ends[name] = time.perf_counter()
+            spent[name] += ends[name] - start
+            return result
+
+        return call
 
     def timed_envs(*arguments):
         envs = make_envs(*arguments)
-        step = envs.step
-
-        def timed_step(actions):
-            start = time.perf_counter()
-            result = step(actions)
-            now["stepped"] = time.perf_counter()
-            now["environment"] += now["stepped"] - start
-            return result
-
-        envs.step = timed_step
+        envs.step = timed("environment", envs.step)
         return envs
 
     def timed_update(run, scalars):
         log_update(run, scalars)  # it waits for the update's end
         synchronize()
-        rows.append(now | {"end": time.perf_counter(), "cpu": time.process_time(), "collectives": spent})
-
-    def timed(collective):
-        def call(*arguments, **options):
-            nonlocal spent
-            synchronize()
-            start = time.perf_counter()
-            result = collective(*arguments, **options)
-            synchronize()
-            spent += time.perf_counter() - start
-            return result
-
-        return call
+        times = {"end": time.perf_counter(), "cpu": time.process_time()}
+        rows.append(spent | times | {"stepped": ends.get("environment", 0.0)})
 
     phases = not hasattr(module, "actor")
     if phases:
         module.make_envs = timed_envs
     module.Run.log_update = timed_update
     if launched := "TORCHELASTIC_RUN_ID" in os.environ:
-        module.dist.all_reduce, module.dist.all_gather = timed(module.dist.all_reduce), timed(module.dist.all_gather)
+        for name in ("all_reduce", "all_gather"):
+            setattr(module.dist, name, timed("collectives", getattr(module.dist, name), synchronize))
     try:
         module.every_rank(module) if launched and hasattr(module, "every_rank") else module.main()
     except SystemExit as end:
@@ -171,7 +164,7 @@ def measure_peer(script, updates, args):
 
 
 def find_peer():
-    """The Python that has Stable-Baselines3; its environment is made where there is none."""
+    """The Python that has Stable-Baselines3; installs it first if necessary."""
     folder = ROOT / ".venv-sb3"
     if "SB3_PYTHON" not in os.environ and not (folder / "stamp").exists():
         print(f"installing {SB3[0]} into {folder}", flush=True)
@@ -183,8 +176,8 @@ def find_peer():
 
 
 def run(script, updates, options, ranks=0, peer=None):
-    """What measure() finds in a process, or so many ranks, and a folder of its own; {"error": its last line} where that
-    fails. Of ranks the seconds are the slowest one's, the share of collectives is the mean and CPU time the sum."""
+    """What measure() prints, in a new process, or so many ranks, and a new folder; or {"error": its last line}.
+    Ranks are combined: seconds of the slowest, the mean share of collectives, and the sum of CPU time."""
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks else []
     words = "--peer" if peer else "--measure", script, str(updates)
     command = [str(peer or sys.executable), *launcher, __file__, *words]
@@ -211,8 +204,8 @@ def settings(options):
 
 
 def cells(runs, base, ranks):
-    """{column: text} of a setting's repeats, [(ours, Stable-Baselines3's or None), ...]; `base` are (the repeats, how
-    many ranks) with which the efficiency of more ranks is compared."""
+    """{column: text} of a setting's repeats, [(ours, Stable-Baselines3's or None), ...]; `base`, (repeats, ranks), is
+    what the efficiency is relative to."""
     if error := next((each["error"] for pair in runs for each in pair if each and "error" in each), None):
         return {"result": f"error: {error}"}
     ours, peers = [pair[0] for pair in runs], [pair[1] for pair in runs if pair[1]]
@@ -234,7 +227,7 @@ def cells(runs, base, ranks):
 
 
 def report(options, found):
-    """The lines of a table in Markdown, and a paragraph on what the timings were made on."""
+    """The lines of a table in Markdown, and a paragraph on versions and machine."""
     from benchmark.sweep import machine
 
     rows, bases = [], {}

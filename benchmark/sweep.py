@@ -1,12 +1,12 @@
-"""Makes runs: reads experiments, one command line each, and runs each of them with every seed.
+"""Runs experiments, each with every seed. It reads them from its input, one command line each.
 
     SEEDS="1 2 3" WORKERS=2 benchmark/ours/classic_control.sh CartPole-v1
     echo "ppo.py + without/core-9 --env-id CartPole-v1" | python benchmark/sweep.py
 
-A line names a script, or a copy of one, then recipes that are applied to it, each after a "+", then options. A pattern
-such as without/core-* stands for a line for each recipe that fits. Words on the command line choose the experiments
-that have all of them. A run that is done is skipped, and one that was stopped goes on from its newest checkpoint.
-Variables, with LIST=1 to list the runs only, are in benchmark/README.md.
+A line names a script, or a copy of one, then recipes to apply, each after a "+", then options. A pattern such as
+without/core-* stands for one line for each recipe that fits. Words on the command line choose the lines that contain
+all of them. A finished run is skipped, and one that was stopped continues from its newest checkpoint.
+benchmark/README.md lists the environment variables.
 """
 
 import argparse
@@ -30,8 +30,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmark.collect import NOT_OPTIONS, attempt, collect, newest_step, result_file, resumes, short  # noqa: E402
-from recipes.__main__ import apply, recipes  # noqa: E402
+from benchmark.collect import NOT_OPTIONS, attempt, collect, newest_step, result_file, resumes  # noqa: E402
+from recipes.__main__ import apply, read, recipes  # noqa: E402
 
 
 def parts(line):
@@ -43,19 +43,29 @@ def parts(line):
     return script, names, words
 
 
+def with_recipes(script, names):
+    """The text of a script with recipes; SystemExit where a file is missing or a recipe does not fit."""
+    try:
+        text = Path(ROOT, script).read_text()
+        for name in names:
+            text = apply(read(ROOT / "recipes" / f"{name}.diff"), text)
+    except (OSError, ValueError) as error:
+        sys.exit(f"error: {' + '.join([script, *names])}: {error}")
+    return text
+
+
 def expanded(line):
-    """The lines that a line stands for: one for each recipe that fits where it has a pattern of names."""
+    """The lines that a line stands for: where a name is a pattern, one for each recipe that fits."""
     script, names, options = parts(line)
     if not any("*" in name for name in names):
         return [line]
-    lines, unfit, (pattern,), source = [], [], names, (ROOT / script).read_text()
-    for recipe in recipes():
-        if fnmatch.fnmatch(recipe.name, pattern):
-            try:
-                apply(recipe, source)
-                lines.append(shlex.join([script, "+", recipe.name, *options]))
-            except ValueError:
-                unfit.append(recipe.name)
+    lines, unfit, (pattern,) = [], [], names
+    for name in (recipe.name for recipe in recipes() if fnmatch.fnmatch(recipe.name, pattern)):
+        try:
+            with_recipes(script, [name])
+            lines.append(shlex.join([script, "+", name, *options]))
+        except SystemExit:
+            unfit.append(name)
     if unfit:
         print(f"not for {script}: {', '.join(unfit)}", file=sys.stderr)
     return lines
@@ -70,47 +80,39 @@ class Ours:
         script, names, self.options = parts(line)
         self.folder, self.results, self.file, self.about = folder, results, ROOT / script, {}
         if names:
-            self.file = self.with_recipes(names)
+            self.file = self.written(script, names)
         self.options += ["--seed", str(seed)] + (["--total-timesteps", total_timesteps] if total_timesteps else [])
         spec = importlib.util.spec_from_file_location(self.file.stem, self.file)
         spec.loader.exec_module(module := importlib.util.module_from_spec(spec))
         self.script, self.default = self.file.stem, dataclasses.asdict(module.Args())
         self.args = dataclasses.asdict(tyro.cli(module.Args, args=self.options))
         changed = sorted(key for key in self.args.keys() - NOT_OPTIONS if self.args[key] != self.default[key])
-        others = {key: self.args[key] for key in changed}
-        about = {"env_id": self.args["env_id"], "script": self.script, "seed": seed, "options": others, "ours": True}
-        self.result = results and result_file(results, about)
-        name = [about["env_id"], self.script, str(seed), str(self.args["total_timesteps"])]
-        name += [f"{key}={value}" for key, value in others.items() if key != "total_timesteps"]
-        self.name = short("__".join(name).replace("/", "-").replace(":", "-"))
+        about = {"env_id": self.args["env_id"], "script": self.script, "seed": seed, "ours": True}
+        self.result = result_file(results or "", about | {"options": {key: self.args[key] for key in changed}})
+        self.name = self.result.stem
         self.steps = self.args["num_envs"] * self.args["num_steps"]  # of a rollout, and then of the run
         self.steps *= self.args["total_timesteps"] // self.steps
 
-    def with_recipes(self, names):
-        """Writes the script with recipes, such as build/ppo+core-9.py, and returns its path."""
-        found, text = {recipe.name: recipe for recipe in recipes()}, self.file.read_text()
-        if missing := set(names) - found.keys():
-            sys.exit(f"error: there is no recipe {', '.join(sorted(missing))}")
-        files = [self.file, *(found[name].file for name in names)]
-        for name in names:
-            text = apply(found[name], text)
+    def written(self, script, names):
+        """Writes a script with recipes, such as build/ppo+core-9.py, and returns its path."""
+        text = with_recipes(script, names)
         commit = subprocess.getoutput(f"git -C '{ROOT}' describe --always --dirty --abbrev=40 --exclude='*'")
         recipe = " + ".join(f"recipes/{name}.diff" for name in names)
         self.about = {"recipe": recipe, "commit": commit if re.fullmatch("[0-9a-f]{40}", commit) else None}
-        script = self.folder / "build" / f"{'+'.join(file.stem for file in files)}.py"
-        script.parent.mkdir(parents=True, exist_ok=True)
-        if not script.exists() or script.read_text() != text:
-            script.write_text(text)
-        return script
+        file = self.folder / "build" / f"{'+'.join(Path(name).stem for name in (script, *names))}.py"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if not file.exists() or file.read_text() != text:
+            file.write_text(text)
+        return file
 
     def same(self, args):
-        """Whether a run that began with `args` is this one. An option that it lacks counts as the default, and a run
-        that began from a checkpoint's file is another."""
+        """Whether a run with these options is this one. An option that it lacks has the default; a run that started
+        from another run's checkpoint is not this one."""
         counts = (self.args.keys() - NOT_OPTIONS) | {"env_id", "seed"}
         return not args.get("resume") and all(args.get(key, self.default[key]) == self.args[key] for key in counts)
 
     def run(self):
-        """The folder of this run that got furthest; None where there is none."""
+        """The folder of this run, of several the one with the most steps; None without one."""
         found, name = [], f"{self.args['env_id']}__{self.args.get('exp_name') or self.script}__{self.args['seed']}"
         runs = self.folder / (self.args.get("runs_folder") or "runs")
         for about in runs.glob(re.sub("[/:]", "-", name) + "__*/run.json"):  # as the script names its folder
@@ -123,15 +125,15 @@ class Ours:
         return max(found, key=newest_step, default=None)
 
     def done(self):
-        """Whether the results have the run to its end, or its newest checkpoint is the last."""
-        if self.result and self.result.exists():
+        """Whether the results have the whole run, or its folder has the last checkpoint."""
+        if self.results and self.result.exists():
             about = json.loads(self.result.read_text())
             if about["steps"] == about["steps_wanted"] == self.steps:
                 return True
         return (run := self.run()) is not None and newest_step(run) >= self.steps
 
     def command(self):
-        """The command that makes the run, or goes on with it."""
+        """The command that starts the run or continues it."""
         run, options = self.run(), self.options
         if run is not None and newest_step(run) > 0:  # a resume asks for an --env-id with a colon
             options = ["--resume", os.path.relpath(run, self.folder), "--env-id", self.args["env_id"]]
@@ -139,7 +141,7 @@ class Ours:
 
 
 class PPO2:
-    """A run of openai/baselines' ppo2: "ppo2_copy --env=CartPole-v1 --num_timesteps=5e5", the first word of which names
+    """A run of openai/baselines' ppo2, from a line such as "ppo2_copy --env=CartPole-v1", the first word of which names
     the experiment. It cannot resume. BASELINES_PYTHON is the Python that has baselines."""
 
     def __init__(self, line, seed, folder, total_timesteps=None, results=None):
@@ -155,7 +157,7 @@ class PPO2:
         return self.folder
 
     def done(self):
-        """Whether another update would go beyond the steps asked for; ppo2 writes a line after each."""
+        """Whether another update would exceed the steps asked for; ppo2 logs a row for each update."""
         try:
             with (self.folder / "progress.csv").open() as file:
                 *_, before, last = 0.0, *(float(row["misc/total_timesteps"]) for row in csv.DictReader(file))
@@ -164,7 +166,7 @@ class PPO2:
         return last + (last - before) > self.steps
 
     def command(self):
-        """The command that makes the run; writes run.json."""
+        """The command that starts the run; also writes run.json."""
         options = [f"--{name}={value}" for name, value in self.options.items()]
         command = [self.python, "-m", "baselines.run", "--alg=ppo2", *options, f"--log_path={self.folder}"]
         versions = subprocess.run([self.python, "-m", "pip", "list", "--format=json"], capture_output=True, check=True)
@@ -176,12 +178,12 @@ class PPO2:
 
 
 def cores():
-    """How many this process may use, which a cluster's share or taskset may limit."""
+    """How many CPU cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def machine(workers):
-    """What the runs are made on."""
+    """The hardware, and how many runs share it."""
     import torch
 
     cpuinfo = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
@@ -192,20 +194,20 @@ def machine(workers):
 
 
 def start(run, folder):
-    """Starts a run, or says in a word why not; it holds the lock of its log for as long as it lives."""
+    """Starts a run, which locks its log until it ends; or returns "busy" or "done"."""
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     with (folder / "logs" / f"{run.name}.log").open("a") as log:
         try:
             fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            return "busy"  # another sweep makes it right now
+            return "busy"  # in another sweep
         if run.done():
             return "done"
         return subprocess.Popen(run.command(), cwd=folder, stdout=log, stderr=subprocess.STDOUT)
 
 
 def finish(run, status, about):
-    """Says how a run ended, adds to its folder what the launcher knows of it, and collects it."""
+    """Prints how a run ended, writes sweep.json into its folder, and collects it; returns whether that failed."""
     print(f"{'failed' if status else 'finished'}: logs/{run.name}.log", flush=True)
     if folder := run.run():
         (folder / "sweep.json").write_text(json.dumps({"machine": about} | run.about, indent=2))
@@ -217,7 +219,7 @@ def finish(run, status, about):
 
 
 def main(lines, words=()):
-    """Makes every run of the lines that have all words; returns how many failed."""
+    """Makes the runs of the lines that contain all words; returns how many failed."""
     variables = os.environ.get
     folder, workers = Path(ROOT, variables("FOLDER") or "").resolve(), int(variables("WORKERS") or 1)
     results = Path(ROOT, variables("RESULTS")) if variables("RESULTS") else None
@@ -230,6 +232,8 @@ def main(lines, words=()):
     if variables("LIST"):
         print("\n".join(f"{line} (seed {seed})" for line, seed in waiting))
         return 0
+    for line in (line for line in lines if not line.startswith("ppo2_")):
+        with_recipes(*parts(line)[:2])  # a recipe that does not fit ends the sweep before a run starts
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // workers)))
     about, running, failed, stopped = machine(workers), [], 0, []
     for number in (signal.SIGINT, signal.SIGTERM):

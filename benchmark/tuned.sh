@@ -2,6 +2,7 @@
 # Settings that solve the usual tasks: SEEDS="1 2 3 4 5 6 7 8 9 10" WORKERS=2 benchmark/tuned.sh
 # To run a line in a shell, put python in front of it; where it names a recipe, apply that first:
 #     patch -o my_ppo.py ppo.py recipes/with/normalization.diff
+# games.py makes the table: .venv/bin/python benchmark/games.py runs/*__*
 cd "$(dirname "$0")/.." || exit
 export RESULTS="${RESULTS:-benchmark/results/tuned}"
 exec "${PYTHON:-.venv/bin/python}" benchmark/sweep.py "$@" <<END

@@ -26,9 +26,9 @@ DETAIL = re.compile(
     r"([^\n]*?)(\.(?: \*ppo2\*: ([^\n]*))?)$",
     re.MULTILINE | re.DOTALL,
 )
-# What a script adds, where that is not the marks that its parent does not have
+# The details of scripts that add others than the marks that their parent lacks
 CHANGED = {"ppo": [f"core {i}" for i in range(1, 14)], "ppo_shared": ["core 13"], "ppo_atari_envpool": ["core 1"]}
-# What one player wins the other loses: the mean return says nothing there
+# The mean return of self-play says nothing: one player's win is the other's loss
 SCORES = {"ppo_selfplay": "SlimeVolley-v0: [wins and ratings](docs/selfplay.md#results)"}
 
 
@@ -44,7 +44,7 @@ def cells(line):
 
 
 class Script(NamedTuple):
-    """A row of the README's table, and the details that the script adds to its parent."""
+    """A row of the README's table of scripts, and the details that the script adds to its parent."""
 
     parent: str  # "" of the first
     own: list
@@ -98,7 +98,7 @@ def reasons():
 
 
 def marked_definitions(name, mark):
-    """{top-level definition of the script: the first line in it that carries the mark}."""
+    """{top-level definition of a script: the first of its lines with the mark}."""
     found, definition = {}, None
     for number, line in enumerate(lines(name), 1):
         if start := re.match(r"(?:class|def) (\w+)", line):
@@ -109,7 +109,7 @@ def marked_definitions(name, mark):
 
 
 def with_links(text):
-    """docs/details.md with a link from each detail to its lines in the scripts that add it, or else in the first."""
+    """docs/details.md with links from each detail to its lines in the scripts that add it, or else in the first one."""
     table = scripts()
 
     def links(mark):
@@ -167,7 +167,7 @@ def end_of_args(text):
 
 
 def size(name, parent):
-    """(added, removed): lines on the way from the parent."""
+    """(added, removed): the numbers of lines in the diff to the parent."""
     found = changes(lines(parent), lines(name))
     return sum(m - k for _, _, k, m in found), sum(j - i for i, j, _, _ in found)
 

@@ -1,4 +1,4 @@
-"""Writes everything there is to read as pages that need no network: site/index.html is where to start.
+"""Writes the site, which needs no network; site/index.html is its first page.
 
     python -m docs.pages
 
@@ -57,7 +57,7 @@ def texts():
 
 
 def target(link, file):
-    """Where a link of a text leads on the site; None where the site does not have what it leads to."""
+    """The link on the site that corresponds to a link of a text; None without one."""
     path, _, place = link.partition("#")
     place = f"#{place}" if place else ""
     if "://" in link or not path:
@@ -73,7 +73,7 @@ def target(link, file):
 
 
 def rendered(text, file):
-    """A text of Markdown as HTML, its links leading to the pages."""
+    """A Markdown text as HTML with links to the site's pages."""
 
     def with_target(found):
         link = target(unescape(found[2]), file)
@@ -91,7 +91,7 @@ def inline(text):
 
 
 def text_page(file):
-    """The HTML of a text. In docs/details.md a link to a line of ours leads to the detail's note there."""
+    """The HTML of a text. In docs/details.md a link to a line leads to the detail's note beside that line."""
     text = file.read_text()
     if file == DETAILS:
         noted = lambda row: row[1] + re.sub(r"(#L\d+)\)", rf"\1-{slug(row[2])})", row[5]) + row[6]  # noqa: E731
@@ -104,7 +104,7 @@ def text_page(file):
 
 @cache
 def details():
-    """{mark: what docs/details.md and the recipes say of it}, of details and of the KINDS, which have a claim alone."""
+    """{mark: what docs/details.md and the recipes say about it}; the KINDS have only a claim."""
     reasons = diffs.reasons()
     found = {mark: {"mark": mark, "claim": inline(claim)} for mark, claim in diffs.claims().items()}
     for row in diffs.DETAIL.finditer(DETAILS.read_text()):
@@ -121,7 +121,7 @@ def details():
 
 
 def linked_marks(html):
-    """Code whose marks lead to their rows in docs/details.md."""
+    """HTML of code with a link from each mark to its row in docs/details.md."""
     known = details()
 
     def link(found):
@@ -131,9 +131,9 @@ def linked_marks(html):
 
 
 def script_blocks(name, parent):
-    """A script cut before each of its marked lines: [{"marks": [...], "first": number, "lines": [(HTML, new), ...]}].
+    """A script, cut before each marked line: [{"marks": [...], "first": number, "lines": [(HTML, new), ...]}].
 
-    new: the parent has not this line. Marks above the first definition are examples, and have no notes."""
+    `new` is true where the parent lacks the line. Marks above the first definition are examples without notes."""
     lines = diffs.lines(name)
     code = highlight("\n".join(lines), PythonLexer(stripnl=False, ensurenl=False), HtmlFormatter(nowrap=True))
     new = {n for _, _, k, m in diffs.changes(diffs.lines(parent), lines) for n in range(k, m)} if parent else set()
@@ -158,12 +158,12 @@ def definitions(name):
 
 @cache
 def likeness(one, other):
-    """How alike two lines are, by their words."""
+    """The similarity of two lines, by their words."""
     return difflib.SequenceMatcher(None, WORD.findall(one), WORD.findall(other), autojunk=False).ratio()
 
 
 def aligned(before, after):
-    """[(line or None, line or None), ...] of two lists of numbered lines: those that are alike are side by side."""
+    """[(line or None, line or None), ...] of two lists of numbered lines, with similar lines side by side."""
     found = {(i, j): likeness(a[1], b[1]) for i, a in enumerate(before) for j, b in enumerate(after)}
     i, j = max(found, key=found.get, default=(0, 0))
     if found.get((i, j), 0) <= 0.5:
@@ -195,7 +195,7 @@ def diff_rows(name, script):
         rows.append(("line", n, left, m, right, differs))
 
     def change(pairs):
-        """Shows a change, below a title that names the details that it is about if it adds something below Args."""
+        """Adds the rows of a change, below a title with its details if it adds lines below Args."""
         added = [new for _, new in pairs if new]
         said = set().union(*(MARK.findall(text) for _, text in added), *(speakers.get(n, ()) for n, _ in added))
         marks = [mark for mark in details() if mark in said]
@@ -224,7 +224,7 @@ def diff_rows(name, script):
 
 
 def family(indented):
-    """Where the scripts stand in the picture: {name: (column, row)}, children right of their parents or below them."""
+    """The scripts' places in the picture: {name: (column, row)}, children right of their parents or below them."""
     table, places = diffs.scripts(), {}
 
     def place(name, column, row):
@@ -247,14 +247,14 @@ def family(indented):
 
 
 def report_values(results, output):
-    """What the report's page shows of results, its pictures drawn into the output; and {script: its first picture}."""
+    """(experiments, {script: its first picture}, values of the report's template); draws the pictures into `output`."""
     found = report.load(results)
     experiments, firsts, environments, sections = report.experiments_of(found), {}, {}, []
     for number, one in enumerate(experiments):
         picture = f"curves-{number}.svg"
         report.charts(one, output / picture)
         firsts.setdefault(one.script, picture)
-        sections.append({"title": one.title, "steps": one.steps, "picture": picture})
+        sections.append({"title": f"{one.env_id} · {one.name}", "steps": one.steps, "picture": picture})
         environments.setdefault(one.env_id, []).append((one.name, one.ours))
     several = {env_id: sides for env_id, sides in environments.items() if len(sides) > 1}
     for number, (env_id, sides) in enumerate(several.items()):
@@ -281,7 +281,7 @@ def first_notes(blocks):
 
 
 def write(output, results):
-    """Writes the site into a folder, which is made if it is not there."""
+    """Writes the site into a folder."""
     output.mkdir(parents=True, exist_ok=True)
     table = diffs.scripts()
     blocks = {name: script_blocks(name, script.parent) for name, script in table.items()}

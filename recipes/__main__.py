@@ -1,12 +1,12 @@
 """Checks the recipes, and brings them up to date after a script has changed.
 
-    python recipes                    rewrites each diff whose script has changed; names those that need a hand
-    python recipes --check            only says which do not apply
-    python recipes --caught core-3    runs the tests against that recipe's script, and records the first that fails
-                                      in its header; without a name all of recipes/without
+    python recipes                    rewrites each diff whose script has changed, and names the conflicts
+    python recipes --check            only names the recipes that do not apply
+    python recipes --caught core-3    runs the tests on the script with that recipe, and records the first that fails
+                                      in its header; without a name, does so for all of recipes/without
 
-A recipe is a diff to one script under a header of lines "key: text". `git apply --3way` merges what has changed in the
-script since the diff was made; the diff's index line names the text of the script that it was made of.
+A recipe is a diff to one script below a header of lines "key: text". The diff's index line names the script's text that
+it was made from, so `git apply --3way` can merge it with later changes of the script.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 KEYS = "what", "why", "source", "script", "command", "caught by", "measured effect"
 PLUMBING = "# That was PPO"  # a recipe changes nothing from here on
-# Tests in which a script is run, not read, so that one that fails says something; first those of the script itself.
+# Tests that run the scripts; those that only read them would fail with any change.
 TESTS = "gae loss golden normalize atari_wrappers lstm multidiscrete procgen run cli learning".split()
 NEAREST = {
     "ppo.py": "golden", "ppo_atari.py": "atari_wrappers", "ppo_atari_lstm.py": "lstm",
@@ -87,8 +87,8 @@ def write(recipe):
 
 
 def git(folder, *words, repository=False, **options):
-    """What git prints; ValueError with its words where it fails. It works in the folder, outside of any repository, or
-    with this repository's objects and an index of its own."""
+    """The output of git in a folder, outside any repository or with this repository's objects and an index of its own;
+    ValueError with git's message where it fails."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
     environment |= {"GIT_CEILING_DIRECTORIES": str(Path(folder).resolve().parent)}
     if repository:
@@ -102,7 +102,7 @@ def git(folder, *words, repository=False, **options):
 
 
 def apply(recipe, source):
-    """The text of a script, the recipe applied to it without fuzz; ValueError with git's words where that fails."""
+    """The text of a script with the recipe applied, without fuzz; ValueError with git's message where that fails."""
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder, recipe.header["script"])
         script.write_text(source)
@@ -124,33 +124,17 @@ def diff(script, before, after):
         return git(folder, "diff", "--no-prefix", "--full-index", "-U2", script, repository=True)
 
 
-def with_base(recipe):
-    """The recipe with an index line: one that was made by hand gets the newest text of the script that it fits."""
-    if "\nindex " in recipe.diff:
-        return recipe
-    script, texts = recipe.header["script"], [recipe.script.read_text()]
-    for commit in subprocess.run(
-        ["git", "log", "-50", "--format=%H", "--", script], cwd=ROOT, capture_output=True, text=True
-    ).stdout.split():
-        texts.append(git(ROOT, "show", f"{commit}:{script}", repository=True))
-    for before in texts:
-        try:
-            return recipe._replace(diff=diff(script, before, apply(recipe, before)))
-        except ValueError as error:
-            if "must not change" in str(error):
-                raise
-    raise ValueError(f"{recipe.name}: it fits none of the script's last versions")
-
-
 def refreshed(recipe):
-    """The recipe for the script as it is now; ValueError where both have changed the same lines."""
-    name, current, based = recipe.header["script"], recipe.script.read_text(), with_base(recipe)
+    """The recipe for the current script; ValueError where both have changed the same lines."""
+    name, current = recipe.header["script"], recipe.script.read_text()
+    if "\nindex " not in recipe.diff:  # of `diff -U2`
+        return recipe._replace(diff=diff(name, current, apply(recipe, current)))
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder, name)
         script.write_text(current)
         git(folder, "add", name, repository=True)
         try:
-            git(folder, "apply", "--3way", "-p0", "--whitespace=nowarn", "-", repository=True, input=based.diff)
+            git(folder, "apply", "--3way", "-p0", "--whitespace=nowarn", "-", repository=True, input=recipe.diff)
         except ValueError:
             conflict = ROOT / "build" / f"{recipe.file.stem}.py"
             conflict.parent.mkdir(exist_ok=True)
@@ -193,8 +177,7 @@ def failing(copy, tests, *options):
 
 
 def caught(recipe):
-    """A test that fails where the recipe is applied to its script, and passes with the script itself; None without one.
-    The one on record is tried first."""
+    """A test that passes with the script and fails with the recipe, or None; the recorded one is tried first."""
     source = recipe.script.read_text()
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder, "copy")
@@ -210,7 +193,7 @@ def caught(recipe):
             except ValueError:
                 if test not in known:
                     raise
-                failed = []  # it may be gone, or have another name now
+                failed = []  # the recorded test may no longer exist
             script.write_text(source)
             if failed and not failing(copy, failed):
                 return failed[0]

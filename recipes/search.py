@@ -3,11 +3,11 @@
     pip install ".[benchmark,search]"
     python recipes/search.py ppo.py --trials 50 --seeds 3 --env-id CartPole-v1 --total-timesteps 50000
 
-What is no option of the search goes to the script; "ppo.py + with/muon" is a script with a recipe. A trial is one
-choice of hyperparameters, run with each seed by the launcher, benchmark/sweep.py. Its score is the mean return of the
-last 100 episodes, averaged over the seeds; it ends early where no mean over its first seeds reaches the median of the
-trials before it. The study is kept in a file: the same command goes on with it, and commands that run side by side
-share it. To search for something else change `suggest`, which begins another study.
+Other options are passed to the script; "ppo.py + with/muon" is a script with a recipe. A trial is one choice of
+hyperparameters, run with each seed by benchmark/sweep.py. Its score is the mean return of the last 100 episodes,
+averaged over the seeds. A trial ends early if its score so far is below the median of the earlier trials. The study is
+kept in a file: the same command continues it, also in several processes at once. To search other hyperparameters,
+change `suggest`, which starts another study.
 """
 
 import argparse
@@ -59,7 +59,7 @@ def score(line, folder, seed):
 
 
 def objective(args, line, trial):
-    """The score of a trial; TrialPruned where it is not worth another seed."""
+    """The score of a trial; TrialPruned where it is too low for another seed."""
     scores = []
     folder = args.folder / f"{trial.datetime_start:%Y%m%d-%H%M%S-%f}"
     for seed in range(1, args.seeds + 1):
@@ -73,7 +73,7 @@ def objective(args, line, trial):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("script", help='such as ppo.py or "ppo.py + with/muon"')
-    parser.add_argument("--trials", type=int, default=50, help="how many this command makes")
+    parser.add_argument("--trials", type=int, default=50, help="trials that this command runs")
     parser.add_argument("--seeds", type=int, default=3, help="runs of a trial")
     parser.add_argument("--folder", type=Path, default=Path("runs/search"), help="of the study and its runs")
     args, others = parser.parse_known_args()

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from tensorboard.compat.proto.event_pb2 import SessionLog
 from torch.utils.tensorboard import SummaryWriter
 from toy_envs import ROOT, finish, scalars
 
-from benchmark import collect, compare, curves, report, sweep
+from benchmark import collect, compare, curves, games, report, sweep
 
 RESULTS = ROOT / "benchmark/results"
 effects = importlib.import_module("benchmark.ablation.effects")
@@ -86,16 +87,17 @@ def test_a_sweep_that_was_killed_repeats_nothing(folder, tmp_path):
     """The done run is skipped, the other one goes on from its checkpoint, also after the sweep itself was stopped."""
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*__1__*/*")}
+    name = "CartPole-v1__ppo__{}__total_timesteps=2048"
     words, variables = ("ppo.py", "CartPole-v1"), dict(FOLDER=tmp_path, SEEDS="1 2", TOTAL_TIMESTEPS=2048)
     process = start_sweep("ours/classic_control.sh", *words, **variables)
     said = [process.stdout.readline(), process.stdout.readline()]
-    assert said == ["done: CartPole-v1__ppo__1__2048\n", "started: CartPole-v1__ppo__2__2048\n"]
+    assert said == [f"done: {name.format(1)}\n", f"started: {name.format(2)}\n"]
     process.send_signal(signal.SIGTERM)
     assert finish(process) == (1, "", "stopped; the same command goes on\n")
     process = start_sweep("ours/classic_control.sh", *words, **variables, RESULTS=tmp_path / "results")
     status, output, _ = finish(process)
     lines = output.splitlines()
-    assert (status, lines[:3]) == (0, [*map(str.strip, said), "finished: logs/CartPole-v1__ppo__2__2048.log"])
+    assert (status, lines[:3]) == (0, [*map(str.strip, said), f"finished: logs/{name.format(2)}.log"])
     assert lines[3].startswith("collected: ") and "2048 steps" in lines[3]
     assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*__1__*/*")} == before
     [run] = tmp_path.glob("runs/*__2__*")
@@ -117,7 +119,7 @@ def test_a_sweep_knows_a_run_by_script_and_options(folder):
         assert not other.done()
         assert ("--resume" in other.command()) == (other.args["seed"] == 2)
     assert len({one.name for one in [make(), *others]}) == 5
-    assert make("ppo.py --gamma 0.9").name == "CartPole-v1__ppo__1__2048__gamma=0.9"
+    assert make("ppo.py --gamma 0.9").name == "CartPole-v1__ppo__1__gamma=0.9__total_timesteps=2048"
     assert len(make(f"ppo.py --exp-name {'x' * 300}").name) < 200
 
 
@@ -143,7 +145,7 @@ def test_a_sweep_does_not_take_another_run_for_its_own(run, tmp_path):
     assert named.done() and named.command()[-4:] == ["--resume", f"elsewhere/{made.name}", "--env-id", "CartPole-v1"]
 
 
-def test_a_line_with_recipes_makes_a_script(tmp_path):
+def test_a_line_with_recipes_makes_a_script(tmp_path, monkeypatch):
     """Named after them; a pattern stands for those that fit, and the result has the recipe."""
     lines = sweep.expanded("ppo.py + without/core-1* --gamma 0.9")
     assert "ppo.py + without/core-11 --gamma 0.9" in lines and sweep.expanded(lines[0]) == [lines[0]]
@@ -156,8 +158,10 @@ def test_a_line_with_recipes_makes_a_script(tmp_path):
     [about] = map(json.loads, (path.read_text() for path in tmp_path.glob("results/ours/*.json")))
     assert about["recipe"] == "recipes/without/core-11.diff + recipes/without/core-9.diff"
     assert about["script"] == "ppo+core-11+core-9" and about["machine"] == {"cores": 2} and "commit" in about
-    with pytest.raises(SystemExit, match="there is no recipe without/nix"):
-        sweep.Ours("ppo.py + without/nix", 1, tmp_path)
+    monkeypatch.setattr(sweep, "start", None)  # no run is started
+    for line, why in (("ppo.py + without/nix", "No such file"), ("ppo.py + with/lstm-mask", "does not apply")):
+        with pytest.raises(SystemExit, match=f"(?s)error: {re.escape(line)}: .*{why}"):
+            sweep.main([lines[0], line])
 
 
 def test_two_sweeps_do_not_make_the_same_run(tmp_path, monkeypatch):
@@ -182,8 +186,8 @@ def test_a_sweep_reports_what_failed(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sweep.Ours, "command", fails)
     assert sweep.main(["ppo.py"]) == 1
     assert capsys.readouterr().out.splitlines() == [
-        "started: CartPole-v1__ppo__1__512", "failed: logs/CartPole-v1__ppo__1__512.log",
-        "started: CartPole-v1__ppo__2__512", "finished: logs/CartPole-v1__ppo__2__512.log",
+        f"{said}CartPole-v1__ppo__{seed}__total_timesteps=512{end}" for seed in (1, 2)
+        for said, end in (("started: ", ""), (("failed", "finished")[seed - 1] + ": logs/", ".log"))
     ]  # fmt: skip
 
 
@@ -403,6 +407,24 @@ def test_tuned_tasks_have_their_intervals(tmp_path):
     assert last == "| CartPole-v1 | `ppo.py` + x | 100k | 490 [363, 617] (2) | 470 (1) | 475 |"
 
 
+def test_games_after_training_replace_a_row(run, tmp_path, monkeypatch):
+    """Of the same task, seed and name; with the first step at which training reached the threshold."""
+    monkeypatch.setattr(games.gym, "spec", lambda _: SimpleNamespace(reward_threshold=0.0))
+    monkeypatch.setattr(games.enjoy, "enjoy", lambda args: [args.seed, 1002.0] if args.greedy else None)
+    returns = np.array([-1.0] * 60 + [0.5] * 100)
+    log = {"step": np.arange(1, 161) * 12, "return": returns}, {"step": np.array([1024, 1440, 1536, 2048])}
+    about = collect.gathered(run)[0]
+    monkeypatch.setattr(collect, "gathered", lambda _: (about, *log))
+    rows = [f"CartPole-v1,ours,{seed},499" for seed in (1, 10)]
+    (tmp_path / "games.csv").write_text("\n".join(["task,who,seed,mean", *rows, ""]))
+    for who in ("ours", "b"):
+        games.main((run,), who, tmp_path / "games.csv")
+    first, second, third = csv.DictReader((tmp_path / "games.csv").open())
+    assert [first[name] for name in ("who", "seed", "mean", "threshold_step")] == ["ours", "1", "1001.0", "1536"]
+    assert second["mean"] == "499" and third == first | {"who": "b"}
+    assert first["command"] == about["command"] and f"torch=={about['versions']['torch']}" in first["versions"]
+
+
 def test_the_difference_is_welchs():
     """With its interval, not Student's; nothing is tested of single runs or without any spread."""
     second, first = [10.0, 12.0, 14.0, 11.0], [20.0, 30.0, 25.0]
@@ -425,11 +447,11 @@ def test_the_difference_is_welchs():
 
 
 def test_interquartile_means_and_their_interval():
-    assert report.iqm(np.array([0.0, 1, 2, 3, 4, 5, 6, 1000])) == 3.5
-    low, high = report.interval((np.arange(100.0),), report.iqm)
+    assert report.pooled(np.array([0.0, 1, 2, 3, 4, 5, 6, 1000])) == 3.5
+    low, high = report.interval((np.arange(100.0),), report.pooled)
     assert 40 < low < 48 and 51 < high < 59
-    assert report.interval((np.arange(3.0), np.array([1.0])), report.iqm) is None
-    assert report.interval((np.arange(4.0),), report.iqm) is None  # and not the range, as if it were 95%
+    assert report.interval((np.arange(3.0), np.array([1.0])), report.pooled) is None
+    assert report.interval((np.arange(4.0),), report.pooled) is None  # and not the range, as if it were 95%
     assert report.interval((np.arange(3.0),) * 2, report.pooled) is not None
 
 
@@ -449,7 +471,8 @@ def test_the_run_that_came_furthest_stands_for_those_that_were_stopped():
     assert [run.score for run in far.done] == [300.0]
     near = experiment({}, _512000=15.0)
     assert report.chosen([near, far], "ppo_atari", "BreakoutNoFrameskip-v4") is far and far.steps == "6M of 10M"
-    assert report.published(far) == "published: 409 ± 31" and report.difference(far) == ""
+    [row] = report.score_rows([far])
+    assert row[2:] == ["6M of 10M", "300 (1)", "published: 409 ± 31", "", ""]
 
 
 def test_atari_scores_beside_humans():

@@ -111,7 +111,7 @@ def test_the_index_is_up_to_date(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "write_text", lambda path, text: written.append((path, text)))
     tool.write_index()
     [(path, text)] = written
-    assert path.read_text() == text, "make recipes brings it up to date"
+    assert path.read_text() == text, "python recipes brings it up to date"
 
 
 # The tool

@@ -1,4 +1,4 @@
-"""Computes what each recipe does from benchmark/ablation/results, which benchmark/ablation/*.sh make.
+"""Computes the effect of each recipe from benchmark/ablation/results, which benchmark/ablation/*.sh make.
 
     python benchmark/ablation/effects.py
 
@@ -25,14 +25,14 @@ from recipes.__main__ import escape, recipes, write  # noqa: E402
 
 
 def area(run):
-    """Mean over the updates of the mean return of the last 100 episodes up to each: what a run earned on its way."""
+    """The mean of the learning curve: over the updates, of the mean return of the last 100 episodes up to each."""
     ended = np.searchsorted(run.episodes["step"], run.updates["step"], side="right")
     return float(np.mean([run.episodes["return"][max(n - WINDOW, 0) : n].mean() for n in ended if n]))
 
 
 def effects():
-    """{what was run: [(recipe, parent's runs, its runs, final return's Difference, area's Difference), ...]}, in order
-    of the effect on the final return; what was run is "CartPole-v1, 49,664 steps"."""
+    """{"CartPole-v1, 49,664 steps": [(recipe, parent's runs, its runs, final returns' Difference, curves' Difference),
+    ...]}, sorted by the effect on the final return."""
     tables, known, found = {}, {recipe.file.stem: recipe for recipe in recipes()}, load(RESULTS)
     for (side, script, env_id, options, steps), runs in found.items():
         parent, _, name = script.partition("+")
@@ -69,7 +69,7 @@ def studies():
 
 
 def draw(tables, path):
-    """Draws the effects as points with their intervals: the final return and the mean of the curve, side by side."""
+    """Draws the effects on the final return and on the mean of the curve, as points with their intervals."""
     heights = [len(rows) for rows in tables.values()]
 
     def panels(figure):
