@@ -51,11 +51,11 @@ def measure(script, updates, options):
 
     sys.path.insert(0, str(ROOT))
     module, rows, spent = importlib.import_module(Path(script).stem), [], 0.0
-    args, output = tyro.cli(module.Args, args=options), sys.stdout  # which all ranks but the first silence
+    args = tyro.cli(module.Args, args=options)
     steps = (WARMUP + updates) * args.num_envs * args.num_steps
     sys.argv = [script, *options, "--total-timesteps", str(steps), "--save-every", "0"]
     synchronize = torch.cuda.synchronize if args.cuda and torch.cuda.is_available() else lambda: None
-    make_envs, log_update = module.make_envs, module.Run.log_update
+    make_envs, make_run = module.make_envs, getattr(module, "make_run", module.Run)
     now = {"stepped": time.perf_counter(), "environment": 0.0}
 
     def timed_envs(*arguments):
@@ -72,10 +72,17 @@ def measure(script, updates, options):
         envs.step = timed_step
         return envs
 
-    def timed_update(run, scalars):
-        log_update(run, scalars)  # it waits for the update's end
-        synchronize()
-        rows.append(now | {"end": time.perf_counter(), "cpu": time.process_time(), "collectives": spent})
+    def timed_run(*arguments):
+        run = make_run(*arguments)
+        log_update = run.log_update
+
+        def timed_update(scalars):
+            log_update(scalars)  # it waits for the update's end
+            synchronize()
+            rows.append(now | {"end": time.perf_counter(), "cpu": time.process_time(), "collectives": spent})
+
+        run.log_update = timed_update
+        return run
 
     def timed(collective):
         def call(*arguments, **options):
@@ -89,14 +96,14 @@ def measure(script, updates, options):
 
         return call
 
-    phases = not hasattr(module, "actor")
+    phases = not hasattr(module, "make_rollouts")
     if phases:
         module.make_envs = timed_envs
-    module.Run.log_update = timed_update
-    if launched := "TORCHELASTIC_RUN_ID" in os.environ:
-        module.dist.all_reduce, module.dist.all_gather = timed(module.dist.all_reduce), timed(module.dist.all_gather)
+    module.make_run = timed_run
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        module.dist.all_reduce, module.gather = timed(module.dist.all_reduce), timed(module.gather)
     try:
-        module.every_rank(module) if launched and hasattr(module, "every_rank") else module.main()
+        module.main()
     except SystemExit as end:
         if end.code:
             raise
@@ -116,7 +123,7 @@ def measure(script, updates, options):
     if files := sorted(Path("runs").glob("*/checkpoint_*.pt")):
         weights = torch.load(files[-1], map_location="cpu", weights_only=True)["parts"]["agent"].values()
         found["weights"] = hashlib.sha256(b"".join(each.numpy().tobytes() for each in weights)).hexdigest()
-    print(json.dumps(found), file=output, flush=True)
+    print(json.dumps(found), flush=True)
 
 
 def versions(*packages):
