@@ -500,14 +500,14 @@ def make_run(args, signals):
             vars(self).update(gather({name: value for name, value in vars(self).items() if name != "lock"})[0])
 
         def start(self, device, **parts):
+            for number in signals:  # a second one changes nothing: torchrun forwards one that the ranks already have
+                signal.signal(number, lambda number, frame: self.stops.append(number))
             if rank == 0:
                 super().start(device, **parts)
                 (self.folder / "rdzv-id").write_text(run_id)
             saved = gather(self.saved)[0]
             for name, part in parts.items():
                 part.load_state_dict(saved[name])
-            for number in signals:  # a second one changes nothing: torchrun forwards one that the ranks already have
-                signal.signal(number, lambda number, frame: self.stops.append(number))
 
         def updates(self):
             yield from super().updates() if rank == 0 else range(self.updates_done + 1, self.num_updates + 1)
