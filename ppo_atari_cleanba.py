@@ -369,7 +369,7 @@ def train(args, run):
             seed = args.seed + run.global_step + (i * ranks + rank) * args.num_envs
             rollouts = make_rollouts(args, envs[i], seed, actor_device, generator, rank, ranks)
             next(rollouts)  # runs it up to where it waits for an agent
-            thread = ThreadPoolExecutor(1, f"actor-{i}", torch.set_num_threads, [args.threads])
+            thread = ThreadPoolExecutor(1, f"actor-{i}")
             stack.callback(envs[i].close)
             stack.callback(thread.shutdown, cancel_futures=True)
             submits.append(partial(thread.submit, rollouts.send))  # [cleanba 2]
