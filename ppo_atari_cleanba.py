@@ -32,7 +32,6 @@ import subprocess
 import sys
 import time
 import zipfile
-import zlib
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
@@ -370,7 +369,7 @@ def train(args, run):
             seed = args.seed + run.global_step + (i * ranks + rank) * args.num_envs
             rollouts = make_rollouts(args, envs[i], seed, actor_device, generator, rank, ranks)
             next(rollouts)  # runs it up to where it waits for an agent
-            thread = ThreadPoolExecutor(1, f"actor-{i}", torch.set_num_threads, [args.threads])
+            thread = ThreadPoolExecutor(1, f"actor-{i}")
             stack.callback(envs[i].close)
             stack.callback(thread.shutdown, cancel_futures=True)
             submits.append(partial(thread.submit, rollouts.send))  # [cleanba 2]
@@ -485,33 +484,30 @@ def make_run(args, signals):
         torch.cuda.set_device(local_rank * max(gpus // local_ranks, 1) % gpus)  # the first of equal parts of the GPUs
     backend = "gloo" if gpus < local_ranks else "cpu:gloo,cuda:nccl"  # NCCL does not let ranks share a GPU
     dist.init_process_group(backend, timeout=timedelta(minutes=5))
-    mark = f"torchrun-{zlib.crc32(run_id.encode()):08x}"  # a file in the folder of the run with this --rdzv-id
 
     class RankRun(Run):
-        """The run on one rank: gathers the signals and the ends of episodes, and does the rest on rank 0 only."""
+        """The run on one rank: gathers the stops and the ends of episodes, and does the rest on rank 0 only."""
 
         def __init__(self, args):
             if rank == 0:
-                begun = sorted(Path(args.runs_folder).glob(f"*/{mark}"), key=os.path.getmtime) * (run_id != "none")
+                files = sorted(Path(args.runs_folder).glob("*/rdzv-id"), key=os.path.getmtime)
+                begun = [file.parent for file in files if file.read_text() == run_id != "none"]
                 if begun:
-                    print(f"--rdzv-id {run_id}: continues {begun[-1].parent}", flush=True)
-                    args = dataclasses.replace(args, resume=str(begun[-1].parent))
+                    print(f"--rdzv-id {run_id}: continues {begun[-1]}", flush=True)
+                    args = dataclasses.replace(args, resume=str(begun[-1]))
                 super().__init__(args)
-            self.ends, self.signal = [], 0
+            self.ends, self.stops = [], []
             vars(self).update(gather({name: value for name, value in vars(self).items() if name != "lock"})[0])
 
         def start(self, device, **parts):
+            for number in signals:  # a second one changes nothing: torchrun forwards one that the ranks already have
+                signal.signal(number, lambda number, frame: self.stops.append(number))
             if rank == 0:
                 super().start(device, **parts)
-                (self.folder / mark).touch()
+                (self.folder / "rdzv-id").write_text(run_id)
             saved = gather(self.saved)[0]
             for name, part in parts.items():
                 part.load_state_dict(saved[name])
-            for number in signals:
-                signal.signal(number, self.stop)
-
-        def stop(self, number, frame):
-            self.signal = number  # a second signal changes nothing: torchrun forwards one that the ranks already have
 
         def updates(self):
             yield from super().updates() if rank == 0 else range(self.updates_done + 1, self.num_updates + 1)
@@ -522,15 +518,13 @@ def make_run(args, signals):
             self.ends.append((final["_episode"], final["episode"]["r"], final["episode"]["l"]))
 
         def log_update(self, scalars):
-            signals, ends = zip(*gather((self.signal, self.ends)), strict=True)
+            stops, ends = zip(*gather((self.stops or os.getppid() != parent, self.ends)), strict=True)
             if rank == 0:
                 for step in zip(*ends, strict=True):
                     ended, scores, lengths = (np.concatenate(column) for column in zip(*step, strict=True))
                     super().log_step({"final_info": {"_episode": ended, "episode": {"r": scores, "l": lengths}}})
                 super().log_update(scalars)
-            if os.getppid() != parent:
-                sys.exit(f"error: the torchrun of rank {rank} has ended")
-            self.ends, self.stopping = [], -128 * any(signals)  # main() then exits with 0, after which nothing restarts
+            self.ends, self.stopping = [], -128 * any(stops)  # main() then exits with 0, after which nothing restarts
 
         def save(self):
             return super().save() if rank == 0 else None

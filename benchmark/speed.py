@@ -51,11 +51,11 @@ def measure(script, updates, options):
 
     sys.path.insert(0, str(ROOT))
     module, rows = importlib.import_module(Path(script).stem), []
-    args, output = tyro.cli(module.Args, args=options), sys.stdout  # which all ranks but the first silence
+    args = tyro.cli(module.Args, args=options)
     steps = (WARMUP + updates) * args.num_envs * args.num_steps
     sys.argv = [script, *options, "--total-timesteps", str(steps), "--save-every", "0"]
     synchronize = torch.cuda.synchronize if args.cuda and torch.cuda.is_available() else lambda: None
-    make_envs, log_update = module.make_envs, module.Run.log_update
+    make_envs, make_run = module.make_envs, getattr(module, "make_run", module.Run)
     spent, ends = {"environment": 0.0, "collectives": 0.0}, {}
 
     def timed(name, function, wait=lambda: None):
@@ -75,21 +75,28 @@ def measure(script, updates, options):
         envs.step = timed("environment", envs.step)
         return envs
 
-    def timed_update(run, scalars):
-        log_update(run, scalars)  # it waits for the update's end
-        synchronize()
-        times = {"end": time.perf_counter(), "cpu": time.process_time()}
-        rows.append(spent | times | {"stepped": ends.get("environment", 0.0)})
+    def timed_run(*arguments):
+        run = make_run(*arguments)
+        log_update = run.log_update
 
-    phases = not hasattr(module, "actor")
+        def timed_update(scalars):
+            log_update(scalars)  # it waits for the update's end
+            synchronize()
+            times = {"end": time.perf_counter(), "cpu": time.process_time()}
+            rows.append(spent | times | {"stepped": ends.get("environment", 0.0)})
+
+        run.log_update = timed_update
+        return run
+
+    phases = not hasattr(module, "make_rollouts")
     if phases:
         module.make_envs = timed_envs
-    module.Run.log_update = timed_update
-    if launched := "TORCHELASTIC_RUN_ID" in os.environ:
-        for name in ("all_reduce", "all_gather"):
-            setattr(module.dist, name, timed("collectives", getattr(module.dist, name), synchronize))
+    module.make_run = timed_run
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        module.dist.all_reduce = timed("collectives", module.dist.all_reduce, synchronize)
+        module.gather = timed("collectives", module.gather, synchronize)
     try:
-        module.every_rank(module) if launched and hasattr(module, "every_rank") else module.main()
+        module.main()
     except SystemExit as end:
         if end.code:
             raise
@@ -109,7 +116,7 @@ def measure(script, updates, options):
     if files := sorted(Path("runs").glob("*/checkpoint_*.pt")):
         weights = torch.load(files[-1], map_location="cpu", weights_only=True)["parts"]["agent"].values()
         found["weights"] = hashlib.sha256(b"".join(each.numpy().tobytes() for each in weights)).hexdigest()
-    print(json.dumps(found), file=output, flush=True)
+    print(json.dumps(found), flush=True)
 
 
 def versions(*packages):

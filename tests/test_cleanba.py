@@ -92,11 +92,11 @@ def test_which_version_makes_what(concurrency, threads, tmp_path):
     assert [lag for _, lag in scalars(folder)["charts/policy_lag"]] == [u - made_by for u, _, made_by in table]
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("threads, more", [(1, ""), (2, ""), (3, ""), (2, "--no-concurrency")])
 @pytest.mark.slow
-def test_speed_changes_nothing(threads, tmp_path):
+def test_speed_changes_nothing(threads, more, tmp_path):
     """The same weights and log, bit for bit, with a slow learner, and with one actor slower than the others."""
-    options = f"{SMALL} --num-envs 6 --total-timesteps 288 --actor-threads {threads}"
+    options = f"{SMALL} --num-envs 6 --total-timesteps 288 --actor-threads {threads} {more}"
     ways = {
         "as it is": lambda: None,
         "slow learner": lambda: slow(script, "clipped_gradient", 0.1),
@@ -110,9 +110,20 @@ def test_speed_changes_nothing(threads, tmp_path):
 
 @pytest.mark.slow
 def test_one_thread_without_concurrency_is_the_parent(tmp_path):
-    options = "--num-envs 8 --num-steps 32 --total-timesteps 1024 --threads 1"
-    one = run(0, f"{options} --no-concurrency", tmp_path / "one", module=script)
-    parent = run(0, options, tmp_path / "parent", module=ppo_atari_multigpu)
+    def cut(module):
+        """Truncates some episodes, whose last observations are then bootstrapped."""
+        step = module.EnvPool.step
+
+        def step_cut(envs, actions):
+            obs, rewards, terminated, truncated, infos = step(envs, actions)
+            return obs, rewards, terminated, truncated | (actions == 0), infos | {"final_obs": obs}
+
+        module.EnvPool.step = step_cut
+
+    options = "--num-envs 8 --num-steps 32 --total-timesteps 1024 --threads 1 --bootstrap-truncated"
+    one = run(0, f"{options} --no-concurrency", tmp_path / "one", changed(partial(cut, script)), script)
+    module = ppo_atari_multigpu
+    parent = run(0, options, tmp_path / "parent", changed(partial(cut, module)), module)
     assert torch.equal(weights(one), weights(parent))
     found, lag = numbers(one), numbers(one)["charts/policy_lag"]
     assert [value for _, value in lag] == [0] * 4
