@@ -296,7 +296,9 @@ def main():
         enjoy(*tyro.cli(Args, description=__doc__, return_unknown_args=True))
     except KeyboardInterrupt:
         sys.exit(130)
-    except (OSError, ImportError, gym.error.Error) as error:
+    except (ImportError, gym.error.DependencyNotInstalled) as error:
+        sys.exit(f"error: {error} (docs/install.md lists the extras of this project)")
+    except (OSError, gym.error.Error) as error:
         sys.exit(f"error: {error}")
 
 
