@@ -6,7 +6,7 @@
 #   "ale-py>=0.12", "opencv-python-headless>=4.11", "moviepy>=2.2", "pygame-ce>=2.5",
 # ]
 # ///
-"""Plays whole games with a saved agent, prints their returns, shows or films them, or exports the agent to ONNX.
+"""Plays whole games with a saved agent, and prints their returns; shows or films them; exports the agent to ONNX.
 
     python enjoy.py runs/CartPole-v1__ppo__1__2026-11-24-05-15-44-284436150        (--help lists every option)
 
@@ -14,11 +14,12 @@ The script in the run's folder rebuilds environment and agent, so edited scripts
 --num-levels 0, may follow. A checkpoint outside its folder is played by the script of that name beside enjoy.py.
 """
 
-import collections
+import contextlib
 import dataclasses
 import inspect
+import io
 import logging
-import re
+import runpy
 import sys
 import tempfile
 import time
@@ -26,6 +27,7 @@ import types
 import warnings
 import zipfile
 from pathlib import Path
+from unittest import mock
 
 import gymnasium as gym
 import numpy as np
@@ -33,46 +35,40 @@ import torch
 import tyro
 from torch import nn
 
-STEP = "[0-9]" * 12  # in the names of checkpoints, and of the script's copies that a resume makes
+STEP = "[0-9]" * 12  # the global step in the names of checkpoints, and of the copies of the script that a resume makes
 
 
 @dataclasses.dataclass(frozen=True)
 class Args:
-    run: tyro.conf.Positional[Path]  # folder of a run, or a checkpoint
+    run: tyro.conf.Positional[Path]  # the folder of a run, or a checkpoint
     episodes: int = 20  # number of whole games
     greedy: bool = False  # take the most likely action instead of a sample
     opponent: str | None = None  # in a game of two: a run, a checkpoint or "random"; by default the agent itself
     seed: int = 0  # seed of the games and of the samples
     render: bool = False  # show the games in a window
-    video: bool = False  # film the games into the run's folder
-    export: Path | None = None  # write the greedy policy to this ONNX file, and play with it
-
-
-def load_checkpoint(path):
-    """(state, file): the newest whole checkpoint in a run's folder, or the file given. Runs no code from the file."""
-    for file in sorted(path.glob(f"checkpoint_{STEP}.pt"), reverse=True) if path.is_dir() else [path]:
-        try:
-            damaged = zipfile.ZipFile(file).testzip()  # torch does not verify the checksums
-            state = torch.load(file, map_location="cpu", weights_only=True)
-            if damaged is None and {"script", "args", "parts", "global_step"} <= state.keys():
-                return state, file
-        except Exception as error:  # damaged bytes can raise anything
-            if isinstance(error, OSError):
-                raise
-        print(f"{file} is no checkpoint of these scripts, damaged, or could run code when loaded")
-    sys.exit(f"error: {path} has no checkpoint to play")
+    video: bool = False  # film the games; the films go beside the checkpoint
+    export: Path | None = None  # write the greedy policy to this ONNX file, and compare the two while playing
 
 
 def load(path, words=()):
-    """(script, options, state, file): the script as a module; `words` of the command line change the run's options."""
-    state, file = load_checkpoint(path)
-    stem = re.sub(r"(_\d{12})?\.py$", "", Path(state["script"]).name)
-    copies = [file.with_name(f"{stem}.py"), *sorted(file.parent.glob(f"{stem}_{STEP}.py"))]
-    copies = [copy for copy in copies if copy.exists() and int(copy.stem[len(stem) + 1 :] or 0) <= state["global_step"]]
-    source = [beside := Path(__file__).resolve().with_name(f"{stem}.py"), *copies][-1]
-    script = sys.modules[f"played_{stem}"] = types.ModuleType(f"played_{stem}")
-    script.__file__ = str(source)
-    exec(compile(source.read_text(encoding="utf-8"), source, "exec"), vars(script))
+    """Reads a checkpoint, or the newest one of a run's folder; runs no code from it.
+
+    Returns (script, options, state, file): the script as a namespace, the run's options, changed by `words` of the
+    command line, and the state in the checkpoint file."""
+    file = max(path.glob(f"checkpoint_{STEP}.pt"), default=path / "checkpoint_*.pt") if path.is_dir() else path
+    data, state = file.read_bytes(), {}
+    with contextlib.suppress(Exception):  # damaged bytes raise errors of many kinds
+        if zipfile.ZipFile(io.BytesIO(data)).testzip() is None:  # torch.load does not verify the checksums
+            state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    if not isinstance(state, dict) or not {"script", "args", "parts", "global_step", "returns"} <= state.keys():
+        sys.exit(f"error: {file} is damaged, or not a checkpoint of these scripts")
+
+    name = Path(state["script"]).stem
+    beside = Path(__file__).resolve().with_name(f"{name}.py")
+    copies = [*file.parent.glob(f"{name}.py"), *sorted(file.parent.glob(f"{name}_{STEP}.py"))]
+    begun = f"{name}_{state['global_step']:012}.py"  # a copy of a later step did not make this checkpoint
+    source = [beside, *(copy for copy in copies if copy.name <= begun)][-1]
+    script = types.SimpleNamespace(**runpy.run_path(str(source)))
     options = tyro.cli(script.Args, args=words, default=script.Args(**state["args"]), prog="enjoy.py RUN")
     if source.resolve() == beside and ":" in options.env_id and not any(options.env_id in word for word in words):
         sys.exit(f"error: {file} imports a module; if you trust {options.env_id}, add --env-id {options.env_id}")
@@ -87,26 +83,26 @@ def layers(envs):
 
 
 def make_envs(script, options, state, **changes):
-    """One environment of the checkpoint's run, or the two seats of one game, with the statistics that it saved."""
+    """One environment of the run, or the two seats of one game, with the statistics in the checkpoint."""
     changes |= {"num_envs": 2 if hasattr(script, "Seats") else 1, "num_minibatches": 1, "async_envs": False}
     changes = {name: changes[name] for name in changes.keys() & vars(options).keys()}
     with tempfile.TemporaryDirectory() as folder:
         envs = script.make_envs(dataclasses.replace(options, **changes), Path(folder))
     if "envs" in state["parts"]:
         envs.load_state_dict(state["parts"]["envs"])
-    for layer in layers(envs):  # Normalize keeps its statistics, and RecordVideo makes no film
+    for layer in layers(envs):  # Normalize does not update its statistics, and RecordVideo films nothing
         layer.frozen, layer.episode_trigger = True, lambda episode: False
     return envs
 
 
 class Player(nn.Module):
-    """A saved agent; it is given observations and what else it asks for: a recurrent state and dones, or masks."""
+    """A saved agent. Some agents need more than observations: masks, or a recurrent state and where episodes begin."""
 
     def __init__(self, script, options, state, envs, greedy=False):
         super().__init__()
         self.script, self.envs, self.greedy, self.state = script, envs, greedy, {}
-        known = inspect.signature(script.Agent).parameters.keys() & vars(options).keys() - {"bf16"}  # plays in float32
-        self.agent = script.Agent(envs, **{name: getattr(options, name) for name in known}).eval().requires_grad_(False)
+        names = inspect.signature(script.Agent).parameters.keys() & vars(options).keys() - {"bf16"}  # plays in float32
+        self.agent = script.Agent(envs, **{name: getattr(options, name) for name in names}).eval().requires_grad_(False)
         self.agent.load_state_dict(state["parts"]["agent"])
         if "state" in inspect.signature(self.agent.forward).parameters:
             [core] = [module for module in self.agent.modules() if isinstance(module, nn.RNNBase)]
@@ -114,7 +110,7 @@ class Player(nn.Module):
             self.state = {name: torch.zeros(core.num_layers, 1, core.hidden_size) for name in names}
 
     def inputs(self, obs, dones, infos):
-        """What the agent asks for, as tensors by name. dones, bool [B]: the observations [B, ...] open episodes."""
+        """The agent's inputs as tensors by name; dones, bool [B], is true where obs, [B, ...], begins an episode."""
         inputs = {"obs": torch.from_numpy(obs)}
         if self.state:
             inputs |= {name: state.expand(-1, len(obs), -1) for name, state in self.state.items()}
@@ -124,40 +120,34 @@ class Player(nn.Module):
         return inputs
 
     def policy(self, inputs):
-        """The policy, and the recurrent state after it, by name."""
-        state = [inputs[name] for name in self.state]
-        memory = [tuple(state) if len(state) > 1 else state[0], inputs["dones"]] if state else []
-        policy, _, *state = self.agent(inputs["obs"], *memory)
+        """The policy, and the next recurrent state by name."""
+        state = tuple(inputs[name] for name in self.state)
+        state = state if len(state) != 1 else state[0]  # a GRU has one tensor
+        policy, _, *state = self.agent(inputs["obs"], *([state, inputs["dones"]] if self.state else []))
         policy = policy.masked(inputs["masks"]) if "masks" in inputs else policy
         return policy, dict(zip(self.state, state[0] if len(self.state) > 1 else state, strict=True))
 
     def act(self, obs, dones, infos):
-        """The actions in observations [B, ...] that came with `infos`, as a numpy array."""
-        policy, self.state = self.policy(self.inputs(obs, dones, infos))
+        """The actions for observations [B, ...] and their infos, as a numpy array."""
+        self.given = self.inputs(obs, dones, infos)
+        policy, self.state = self.policy(self.given)
         return (mode(policy) if self.greedy else policy.sample()).numpy()
 
     def forward(self, inputs):
-        """What an ONNX file computes: from the environment's own observations the actions that the environment gets."""
+        """The graph of the ONNX file: from the environment's own observations to the actions that it gets."""
         obs, space = inputs["obs"], self.envs.single_action_space
         for stats in (layer.obs_stats for layer in layers(self.envs) if hasattr(layer, "obs_stats")):
             mean, std = torch.as_tensor(stats.mean), torch.as_tensor(stats.var + 1e-8).sqrt()
             obs = ((obs.double() - mean) / std).clip(-10, 10).float()
-        with OneStep():
-            policy, state = self.policy(inputs | {"obs": obs})
-        action = mode(policy)
+        policy, state = self.policy(inputs | {"obs": obs})
+        outputs = {"action": mode(policy)}
         if isinstance(space, gym.spaces.Box):
-            action = action.clip(torch.as_tensor(space.low), torch.as_tensor(space.high))
-        values = {name: vars(policy)[name] for name in ("logits", "mean", "std") if name in vars(policy)}
-        values = {name: torch.cat(x, -1) if isinstance(x, list) else x for name, x in values.items()}
-        values = {name: x.expand(obs.shape[0], *x.shape[1:]) for name, x in values.items()}
-        return {"action": action} | values | {f"next_{name}": tensor for name, tensor in state.items()}
-
-
-class OneStep(torch.overrides.TorchFunctionMode):
-    """Lets torch.export trace a recurrent agent: the steps at which it cuts a sequence are none in a single step."""
-
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        return args[0].new_zeros(0, 1) if function is torch.Tensor.nonzero else function(*args, **kwargs or {})
+            outputs["action"] = outputs["action"].clip(torch.as_tensor(space.low), torch.as_tensor(space.high))
+        for name in ("logits", "mean", "std"):
+            if name in vars(policy):
+                value = torch.cat(value, -1) if isinstance(value := vars(policy)[name], list) else value
+                outputs[name] = value.expand(obs.shape[0], *value.shape[1:])
+        return outputs | {f"next_{name}": tensor for name, tensor in state.items()}
 
 
 def mode(policy):
@@ -168,6 +158,43 @@ def mode(policy):
         return policy.mean
     several = isinstance(policy.logits, list)
     return torch.stack([x.argmax(-1) for x in policy.logits], -1) if several else policy.logits.argmax(-1)
+
+
+def export(player, path):
+    """Writes the greedy policy to an ONNX file; then every step of the games checks that it gets the file's action."""
+    import onnxruntime
+
+    obs, infos = player.envs.reset()
+    inputs = player.inputs(obs, np.ones(len(obs), dtype=bool), infos)
+    batch_axis = {name: int(name in player.state) for name in inputs}
+    inputs = {name: torch.cat([tensor, tensor], batch_axis[name]) for name, tensor in inputs.items()}
+    shapes = {name: {axis: torch.export.Dim("batch")} for name, axis in batch_axis.items()}
+    options = {"kwargs": {"inputs": inputs}, "dynamic_shapes": {"inputs": shapes}, "verbose": False}
+    names = {"input_names": list(inputs), "output_names": list(player(inputs))}
+    logging.disable(logging.WARNING)
+    no_cuts = mock.patch.object(torch.Tensor, "nonzero", lambda tensor: tensor.new_zeros(0, 1))  # of an LSTM's sequence
+    with warnings.catch_warnings(action="ignore"), no_cuts:  # one step has none, and torch.export cannot trace them
+        torch.onnx.export(player, **options, **names).save(path)
+    session = onnxruntime.InferenceSession(path)
+    for value in session.get_inputs() + session.get_outputs():
+        print(f"{path}: {value.name} {value.type} {value.shape}")
+
+    core = player.envs.unwrapped
+    core_step, obs = core.step, None
+
+    def step(actions):
+        nonlocal obs
+        if obs is not None:  # an observation as the environment returned it, without the script's wrappers
+            inputs = {name: tensor.numpy() for name, tensor in player.given.items()}
+            inputs["obs"] = obs.reshape(inputs["obs"].shape).astype(inputs["obs"].dtype)
+            [exported] = session.run(["action"], inputs)
+            if not np.allclose(actions.ravel(), exported.ravel(), atol=1e-4):
+                path.unlink()
+                sys.exit(f"error: no export: the script's wrappers change the action {exported} to {actions}")
+        obs, *rest = core_step(actions)
+        return obs, *rest
+
+    core.step = step
 
 
 def match(player, args):
@@ -182,41 +209,8 @@ def match(player, args):
     return lambda obs, dones, infos: np.append(player.act(obs[:1], dones[:1], infos), other(obs[1:], dones[1:], infos))
 
 
-def export(player, path):
-    """Writes the greedy policy as an ONNX file. Returns player.act with a check that both take the same actions."""
-    import onnxruntime
-
-    obs, infos = player.envs.reset()
-    inputs = player.inputs(obs, np.ones(len(obs), dtype=bool), infos)
-    axes = {name: int(name in player.state) for name in inputs}  # of the batch
-    inputs = {name: torch.cat([tensor, tensor], axes[name]) for name, tensor in inputs.items()}
-    shapes = {name: {axis: torch.export.Dim("batch")} for name, axis in axes.items()}
-    options = {"kwargs": {"inputs": inputs}, "dynamic_shapes": {"inputs": shapes}, "verbose": False}
-    names = {"input_names": list(inputs), "output_names": list(player(inputs))}
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-    with warnings.catch_warnings(action="ignore"):
-        torch.onnx.export(player, **options, **names).save(path)
-    session = onnxruntime.InferenceSession(path)
-    for value in session.get_inputs() + session.get_outputs():
-        print(f"{path}: {value.name} {value.type} {value.shape}")
-    core = [layer for layer in layers(player.envs) if isinstance(layer, gym.vector.VectorEnv)][-1]
-    core_step, steps, exported = core.step, collections.deque(maxlen=1), []
-    core.step = lambda actions: steps.append((actions, core_step(actions))) or steps[0][1]
-
-    def act(obs, dones, infos):
-        if exported and not np.allclose(steps[0][0].ravel(), exported[0].ravel(), atol=1e-4):
-            path.unlink()
-            sys.exit(f"error: no export: this script's own wrappers turn the action {exported[0]} into {steps[0][0]}")
-        if steps:  # what the innermost environments show has not gone through the script's wrappers
-            inputs = player.inputs(steps[0][1][0].reshape(obs.shape).astype(obs.dtype), dones, infos)
-            exported[:] = session.run(["action"], {name: tensor.numpy() for name, tensor in inputs.items()})
-        return player.act(obs, dones, infos)
-
-    return act
-
-
 def picture(envs, obs):
-    """What there is to see, uint8 [H, W, 3]: the environment's picture, or a board of Gym-µRTS from its 27 planes."""
+    """The picture to show, uint8 [H, W, 3]: what the environment renders, or the board of Gym-µRTS from its planes."""
     if envs.render_mode == "rgb_array":
         return envs.render()[0]
     if obs.dtype != np.uint8 or obs.shape[1:2] != (27,):
@@ -227,7 +221,7 @@ def picture(envs, obs):
     draw = ImageDraw.Draw(image := Image.new("RGB", (40 * units.shape[1], 40 * units.shape[0]), "#202020"))
     names = "", "ore", "base", "barr.", "work.", "light", "heavy", "rang."
     for y, x in np.argwhere(units):
-        color = ("#30a050", "#3b7dd8", "#d04030")[owners[y, x]]  # nobody's, the agent's, its enemy's
+        color = ("#30a050", "#3b7dd8", "#d04030")[owners[y, x]]  # nobody's, the agent's, the enemy's
         draw.rectangle((40 * x + 2, 40 * y + 2, 40 * x + 37, 40 * y + 37), color)
         draw.text((40 * x + 20, 40 * y + 20), f"{names[units[y, x]]} {resources[y, x] or ''}", "white", anchor="mm")
     return np.asarray(image)
@@ -246,10 +240,10 @@ def show(image, fps):
 
 
 def play(envs, act, args, folder):
-    """Yields (return, length) of each game, and shows or films it."""
+    """Yields the return and the length of each game; shows or films it."""
     fps, film, games = envs.metadata.get("render_fps", 15), None, 0
-    obs, infos = envs.reset(seed=args.seed + 1_000_000)  # a run's games have its seed and the next ones
-    dones = np.ones(len(obs), dtype=bool)  # the first observations open episodes
+    obs, infos = envs.reset(seed=args.seed + 1_000_000)  # a run's environments have the seeds from its own --seed on
+    dones = np.ones(len(obs), dtype=bool)  # the first observations begin episodes
     while games < args.episodes:
         image = picture(envs, obs) if args.render or args.video else None
         if args.render:
@@ -261,21 +255,23 @@ def play(envs, act, args, folder):
             film = film or FFMPEG_VideoWriter(str(folder / f"game-{games + 1}.mp4"), image.shape[1::-1], fps)
             film.write_frame(image)
         obs, _, terminated, truncated, infos = envs.step(act(obs, dones, infos))
-        dones, ended = terminated | truncated, infos.get("final_info", infos)  # of NEXT_STEP the infos themselves
-        if any(ended.get("_episode", ())):  # a whole game; the end of a life is in dones, too
+        dones, ended = terminated | truncated, infos.get("final_info", infos)  # with NEXT_STEP in infos itself
+        if any(ended.get("_episode", ())):  # a whole game; a lost life of an Atari game is only in dones
             film, games = film and film.close(), games + 1
             yield ended["episode"]["r"].item(), ended["episode"]["l"].item()
 
 
 def enjoy(args, words=()):
-    """Plays and prints each game, and returns the returns."""
+    """Plays the games, prints their returns, and returns these."""
     torch.set_num_threads(1)
     torch.manual_seed(args.seed)
     script, options, state, file = load(args.run, words)
-    draws = hasattr(script, "make_env") and not options.env_id.lower().startswith("microrts")  # others show their obs
-    envs = make_envs(script, options, state, capture_video=draws and (args.render or args.video))
+    rendered = hasattr(script, "make_env") and not options.env_id.lower().startswith("microrts")
+    envs = make_envs(script, options, state, capture_video=rendered and (args.render or args.video))
     player = Player(script, options, state, envs, args.greedy or args.export)
-    act = export(player, args.export) if args.export else match(player, args) if args.opponent else player.act
+    if args.export:
+        export(player, args.export)
+    act = match(player, args) if args.opponent else player.act
     print(f"{file}: {options.env_id}, mean return in training {np.mean(state['returns'] or np.nan):.4g}")
     returns, folder = [], file.parent / time.strftime("videos-%Y%m%d-%H%M%S")
     try:
@@ -287,8 +283,7 @@ def enjoy(args, words=()):
         if returns:
             text = f"mean {np.mean(returns):.4g}, std {np.std(returns):.4g}, min {min(returns):g}, max {max(returns):g}"
             if args.opponent:
-                won, drawn, lost = (sum(np.sign(returns) == sign) for sign in (1, 0, -1))
-                text += f", won {won}, drawn {drawn}, lost {lost}"
+                text += ", won {}, drawn {}, lost {}".format(*(sum(np.sign(returns) == sign) for sign in (1, 0, -1)))
             print(f"{len(returns)} games: {text}")
         if folder.exists():
             print(f"films: {folder}")
@@ -301,7 +296,9 @@ def main():
         enjoy(*tyro.cli(Args, description=__doc__, return_unknown_args=True))
     except KeyboardInterrupt:
         sys.exit(130)
-    except (OSError, ImportError, gym.error.Error) as error:
+    except (ImportError, gym.error.DependencyNotInstalled) as error:
+        sys.exit(f"error: {error} (docs/install.md lists the extras of this project)")
+    except (OSError, gym.error.Error) as error:
         sys.exit(f"error: {error}")
 
 

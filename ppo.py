@@ -80,7 +80,7 @@ class Args:
 def make_env(args, index, folder):
     """Environment `index`, with flat observations; info["episode"] has the return and length of a finished episode."""
     video = {"render_mode": "rgb_array"} if args.capture_video and index == 0 else {}
-    env = gym.make(args.env_id, **video)
+    env = gym.make(args.env_id, **video)  # Atari games have ppo_atari.py; some others need an extra of docs/install.md
     actions, observations = env.action_space, env.observation_space
     if not isinstance(actions, gym.spaces.Discrete) or actions.start != 0:
         hint = "Discrete actions from 0; ppo_continuous_action.py takes Box, ppo_multidiscrete.py MultiDiscrete"
@@ -332,7 +332,7 @@ class Run:
         """Opens the log and restores the parts, which have load_state_dict() and a state_dict() that returns a dict."""
         self.lock = self.lock or FileLock(self.folder / "lock").acquire(timeout=0)  # creates the folder of a new run
         if self.args.track:
-            import wandb
+            import wandb  # pip install ".[track]"
             wandb.init(id=self.folder.name, resume="allow", sync_tensorboard=True, config=vars(self.args))
         self.parts, self.writer = parts, SummaryWriter(self.folder, purge_step=self.global_step + 1)
         atexit.register(self.writer.close)

@@ -86,7 +86,7 @@ def register_microrts():
     old_gym = SimpleNamespace(Env=object, error=gym.error, spaces=gym.spaces, utils=gym.utils)
     old_gym.envs = SimpleNamespace(registry=SimpleNamespace(env_specs=["Microrts-v0"]))
     sys.modules |= {"gym": old_gym, "gym.utils": gym.utils, "gym.envs.registration": SimpleNamespace(register=None)}
-    import gym_microrts
+    import gym_microrts  # pip install ".[microrts]"
     import jpype.imports
 
     for spec in gym_microrts.v1.envs:
@@ -137,7 +137,7 @@ def make_env(args, index, folder):
             sys.exit("error: --capture-video: Gym-µRTS renders on a display only; enjoy.py --video records its games")
         register_microrts()
     video = {"render_mode": "rgb_array"} if args.capture_video and index == 0 else {}
-    env = gym.make(args.env_id, **video)
+    env = gym.make(args.env_id, **video)  # Atari games have ppo_atari.py; some others need an extra of docs/install.md
     actions, observations = env.action_space, env.observation_space
     # [check] actions are vectors of choices from 0
     if np.ndim(getattr(actions, "nvec", 0)) != 1 or actions.start.any():
@@ -422,7 +422,7 @@ class Run:
         """Opens the log and restores the parts, which have load_state_dict() and a state_dict() that returns a dict."""
         self.lock = self.lock or FileLock(self.folder / "lock").acquire(timeout=0)  # creates the folder of a new run
         if self.args.track:
-            import wandb
+            import wandb  # pip install ".[track]"
             wandb.init(id=self.folder.name, resume="allow", sync_tensorboard=True, config=vars(self.args))
         self.parts, self.writer = parts, SummaryWriter(self.folder, purge_step=self.global_step + 1)
         atexit.register(self.writer.close)

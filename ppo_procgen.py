@@ -415,7 +415,7 @@ class Run:
         """Opens the log and restores the parts, which have load_state_dict() and a state_dict() that returns a dict."""
         self.lock = self.lock or FileLock(self.folder / "lock").acquire(timeout=0)  # creates the folder of a new run
         if self.args.track:
-            import wandb
+            import wandb  # pip install ".[track]"
             wandb.init(id=self.folder.name, resume="allow", sync_tensorboard=True, config=vars(self.args))
         self.parts, self.writer = parts, SummaryWriter(self.folder, purge_step=self.global_step + 1)
         atexit.register(self.writer.close)

@@ -89,7 +89,7 @@ class Slime(gym.Env):
         # the library imports gym, and registers its own environments there
         registration = SimpleNamespace(register=lambda **_: None)
         sys.modules |= {"gym": gym, "gym.utils": gym.utils, "gym.envs.registration": registration}
-        self.library = importlib.import_module("slimevolleygym.slimevolley")
+        self.library = importlib.import_module("slimevolleygym.slimevolley")  # pip install ".[selfplay]"
         self.render_mode, self.lives = render_mode, lives
 
     def reset(self, seed=None, options=None):
@@ -116,7 +116,7 @@ def make_env(args, index, folder):
         if name not in gym.registry:
             gym.register(name, Slime, max_episode_steps=1000, kwargs={"lives": lives})
     video = {"render_mode": "rgb_array"} if args.capture_video and index == 0 else {}
-    env = gym.make(args.env_id, **video)
+    env = gym.make(args.env_id, **video)  # Atari games have ppo_atari.py; some others need an extra of docs/install.md
     actions, observations = env.action_space, env.observation_space
     # [check] both players have the same Discrete actions and observations of the same shape
     discrete = isinstance(actions, gym.spaces.MultiDiscrete) and actions.shape == (2,) and not actions.start.any()
@@ -390,7 +390,7 @@ class Run:
         """Opens the log and restores the parts, which have load_state_dict() and a state_dict() that returns a dict."""
         self.lock = self.lock or FileLock(self.folder / "lock").acquire(timeout=0)  # creates the folder of a new run
         if self.args.track:
-            import wandb
+            import wandb  # pip install ".[track]"
             wandb.init(id=self.folder.name, resume="allow", sync_tensorboard=True, config=vars(self.args))
         self.parts, self.writer = parts, SummaryWriter(self.folder, purge_step=self.global_step + 1)
         atexit.register(self.writer.close)

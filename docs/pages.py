@@ -69,7 +69,7 @@ def target(link, file):
         return f"{path.stem}.html{place}"
     if path.suffix == ".diff":
         return f"recipes.html#{path.parent.name}-{path.stem}"
-    return path.name if path.suffix == ".svg" else None
+    return path.name if path.suffix in (".svg", ".webp") else None
 
 
 def rendered(text, file):
@@ -325,7 +325,7 @@ def write(output, results):
     light, dark = (HtmlFormatter(style=style).get_style_defs("pre") for style in ("default", "github-dark"))
     style = Path(__file__).with_name("templates").joinpath("style.css").read_text()
     (output / "style.css").write_text(f"{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}\n{style}")
-    for picture in ROOT.glob("docs/*.svg"):
+    for picture in [*ROOT.glob("docs/*.svg"), *ROOT.glob("docs/*.webp")]:
         shutil.copy(picture, output)
 
 

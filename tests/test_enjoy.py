@@ -76,7 +76,7 @@ def test_whole_games_of_every_script(script, tmp_path, capsys):
     assert films == pytest.approx([games[0][1]] if film else [], abs=2)
 
 
-SCORES = {"BreakoutNoFrameskip": 30, "CartPole": 450, "HalfCheetah": 1000, "LunarLander": 200}
+SCORES = {"BreakoutNoFrameskip": 30, "CartPole": 450, "HalfCheetah": 1000, "LunarLander": 200, "MicrortsMining": 15}
 
 
 @pytest.mark.parametrize("file", sorted((ROOT / "agents").glob("*.pt")), ids=lambda file: file.stem)
@@ -167,21 +167,25 @@ def test_an_environment_of_a_module(tmp_path, capsys):
 
 
 def test_bad_checkpoints(cartpole, tmp_path, capsys):
-    """The newest whole one is played, and code in a file never runs."""
-    older, newer = [tmp_path / path.name for path in sorted(cartpole.glob("checkpoint*"))]
+    """The newest one is played or named as damaged, and code in a file never runs."""
+    (older, newer), folder, trap = sorted(cartpole.glob("checkpoint*")), tmp_path / "run", tmp_path / "trap"
+    folder.mkdir()
+    with pytest.raises(FileNotFoundError, match="checkpoint_"):
+        enjoy.load(folder)
     for path in (older, newer):
-        path.write_bytes((cartpole / path.name).read_bytes())
-    (tmp_path / "checkpoint_best.pt").write_bytes(b"")  # not a checkpoint by its name
-    whole, trap = newer.read_bytes(), tmp_path / "trap"
+        (folder / path.name).write_bytes(path.read_bytes())
+    (folder / "checkpoint_best.pt").write_bytes(b"")  # not a checkpoint by its name
+    assert str(folder / newer.name) in play(folder, capsys, episodes=1)[1][0]
+    whole = newer.read_bytes()
     half, encrypted = len(whole) // 2, bytearray(whole)
     encrypted[encrypted.index(b"PK\x01\x02") + 8] |= 1
     code = type("Code", (), {"__reduce__": lambda self: (os.mkdir, (str(trap),))})()  # unpickling it makes a folder
     torch.save(checkpoint(cartpole) | {"code": code}, tmp_path / "evil.pt")
-    evil = (tmp_path / "evil.pt").read_bytes(), pickle.dumps(code)
-    for bad in (whole[:half], b"", whole[:half] + bytes([whole[half] ^ 1]) + whole[half + 1 :], encrypted, *evil):
-        newer.write_bytes(bad)
-        assert "no checkpoint to play" in error(newer)
-        assert str(older) in "".join(play(tmp_path, capsys, episodes=1)[1])
+    torch.save(torch.zeros(2), tmp_path / "tensor.pt")
+    others = (tmp_path / "evil.pt").read_bytes(), (tmp_path / "tensor.pt").read_bytes(), pickle.dumps(code)
+    for bad in (whole[:half], b"", whole[:half] + bytes([whole[half] ^ 1]) + whole[half + 1 :], encrypted, *others):
+        (folder / newer.name).write_bytes(bad)
+        assert f"{newer.name} is damaged" in error(folder)
     assert not trap.exists()
 
 
