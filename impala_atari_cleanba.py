@@ -523,7 +523,7 @@ def load_checkpoint(path):
 class Run:
     """A run of the script: its folder, log, progress bar and checkpoints."""
     def __init__(self, args, signals=()):
-        """Begins a run, or continues the one in the folder `args.resume`; from `start` on, the signals stop it."""
+        """Begins or continues a run; a resume's options default to the checkpoint's, except those of the machine."""
         state, self.lock = {"global_step": 0, "returns": [], "parts": None}, None
         self.resumed = args.resume is not None and Path(args.resume).is_dir()
         if self.resumed:
@@ -576,8 +576,8 @@ class Run:
 
     def updates(self):
         """Yields the numbers of the updates, 1 to num_updates in a new run, and shows the progress."""
-        steps = {"total": self.args.total_timesteps, "initial": self.global_step, "unit": " steps", "unit_scale": True}
-        with tqdm(**steps, mininterval=1) as self.bar:
+        kwargs = {"total": self.args.total_timesteps, "initial": self.global_step, "unit": " steps", "unit_scale": True}
+        with tqdm(**kwargs, mininterval=1) as self.bar:
             for update in range(self.updates_done + 1, self.num_updates + 1):
                 yield update
                 self.bar.set_postfix_str(f"return {np.mean(self.returns or math.nan):.4g}", refresh=False)
@@ -587,7 +587,7 @@ class Run:
         """Counts a step of all environments; logs the episodes that ended in it."""
         self.global_step += self.args.num_envs
         final = infos.get("final_info", {})
-        for i in np.flatnonzero(final.get("_episode", ())):
+        for i in np.flatnonzero(final.get("_episode", ())):  # the environments whose episode ended
             self.returns = [*self.returns[-99:], float(final["episode"]["r"][i])]
             self.writer.add_scalar("charts/episodic_return", self.returns[-1], self.global_step)
             self.writer.add_scalar("charts/episodic_length", final["episode"]["l"][i], self.global_step)
@@ -618,9 +618,9 @@ class Run:
 
 def main():
     """Trains with the options of the command line; after a stop, exits with 128 + the signal's number."""
-    sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # >&- closed it
+    sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # None after >&-
     make_run, args = globals().get("make_run", Run), tyro.cli(Args, description=__doc__)  # some scripts define make_run
-    numbers = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
+    numbers = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}  # Windows has no SIGHUP
     # Child processes inherit SIG_IGN, which leaves Ctrl-C to this process; what nohup ignores stays ignored.
     run = make_run(args, [number for number in numbers if signal.signal(number, signal.SIG_IGN) != signal.SIG_IGN])
     atexit.register(lambda: [process.kill() for process in multiprocessing.active_children()])  # also after an error

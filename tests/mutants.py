@@ -66,7 +66,7 @@ MUTANTS = [
     ("ppo.py", "glob(f\"checkpoint_{'[0-9]' * 12}.pt\"), reverse=True)", 'glob("checkpoint_*.pt"), reverse=True)',
      "plumbing"),
     ("ppo.py", ".testzip() is None", ".testzip() or True", "plumbing"),
-    ("ppo.py", "name: list(state.keys()) for", "name: sorted(state.keys()) for", "plumbing"),
+    ("ppo.py", "if saved_keys != (keys", "if sorted(saved_keys) != sorted(keys", "plumbing"),
     ("ppo.py", 'file.rename(file.with_suffix(".damaged"))', "pass", "plumbing"),
     ("ppo.py", 'io.BytesIO(data), map_location="cpu", weights_only=True)', "io.BytesIO(data), weights_only=False)",
      "plumbing"),

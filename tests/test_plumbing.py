@@ -530,7 +530,8 @@ def test_kills_at_random_moments(tmp_path):
         arguments = ["--resume", run] if run else options
         process = start([ppo.__file__, *arguments], tmp_path)
         if number < 10:
-            time.sleep(chance.uniform(2, 8))
+            assert any("training on" in line for line in iter(process.stdout.readline, ""))
+            time.sleep(chance.uniform(0, 0.8))
             process.kill()
         status, _, errors = finish(process)
         assert status in (0, -signal.SIGKILL), errors
