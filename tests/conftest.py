@@ -1,12 +1,17 @@
 """Settings of all tests, and the fixtures that several files share."""
 
+import functools
+import importlib
 import os
+import re
 import signal
+import sys
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
 import torch
-from toy_envs import needs_procgen
+from toy_envs import ROOT, needs_procgen
 
 # The number of threads may change the last bit of a result; as OMP_NUM_THREADS=1 in `toy_envs.start`.
 torch.set_num_threads(1)
@@ -29,6 +34,26 @@ def environment():
     """Undoes what a test sets in the environment, such as MUJOCO_GL for a film."""
     with mock.patch.dict(os.environ):
         yield
+
+
+@pytest.fixture(scope="session")
+def with_recipe(tmp_path_factory):
+    """A function from a recipe's name, such as with/muon, to the script that it makes, of its own or another."""
+    folder, tool = tmp_path_factory.mktemp("recipes"), importlib.import_module("recipes.__main__")
+    sys.path.insert(0, str(folder))
+
+    @functools.cache
+    def make(name, script=None):
+        recipe = tool.read(ROOT / f"recipes/{name}.diff")
+        if script:
+            diff = recipe.diff.replace(recipe.script.name, script)
+            recipe = recipe._replace(header=recipe.header | {"script": script}, diff=diff)
+        module = re.sub(r"\W", "_", f"{name}_{recipe.script.stem}")
+        (folder / f"{module}.py").write_text(tool.apply(recipe, recipe.script.read_text()))
+        return SimpleNamespace(name=module, module=importlib.import_module(module))
+
+    yield make
+    sys.path.remove(str(folder))
 
 
 def pytest_runtest_setup(item):

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import NamedTuple
 
 import gymnasium as gym
 import numpy as np
 import torch
+from toy_envs import spaces
 
 import ppo
 import ppo_atari
@@ -84,8 +85,7 @@ class Config(NamedTuple):
 
     def agent(self, **options):
         """The script's agent with the weights that it starts with."""
-        spaces = {"single_observation_space": self.observation_space, "single_action_space": self.action_space}
-        return self.script.Agent(SimpleNamespace(**spaces), **options)
+        return self.script.Agent(spaces(self.observation_space, self.action_space), **options)
 
     def load(self, agent, arrays):
         """Gives the agent ppo2's weights, a dict by ppo2's names; every parameter of the agent must be among them."""

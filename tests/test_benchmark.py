@@ -1,10 +1,7 @@
 """benchmark/: sweeps go on where they were stopped, no run is dropped in silence, tables are those of the results."""
 
-import contextlib
-import csv
 import importlib
 import json
-import lzma
 import os
 import re
 import shutil
@@ -62,14 +59,12 @@ def with_about(run, file="run.json", args=(), **about):
     (run / file).write_text(json.dumps(text | about | {"args": text["args"] | dict(args)}))
 
 
-def copy_of(run, folder, script="ppo", seed=1, old="", new="", **args):
-    """A copy of a run of ppo.py, as if `script`, in whose text `old` is `new`, had made it with this seed and args."""
+def copy_of(run, folder, script="ppo", seed=1, **args):
+    """A copy of a run of ppo.py, as if `script` had made it with this seed and args."""
     options = "".join(f"-{key}-{value}" for key, value in args.items())
     to = Path(shutil.copytree(run, folder / f"CartPole-v1__{args.get('exp_name', script)}__{seed}__{options}"))
     with_about(to, script=f"{script}.py", args={"exp_name": script, "seed": seed} | args)
-    text = (to / "ppo.py").read_text()
-    (to / "ppo.py").unlink()
-    (to / f"{script}.py").write_text(text.replace(old, new))
+    (to / "ppo.py").rename(to / f"{script}.py")
     return to
 
 
@@ -118,14 +113,11 @@ def test_a_sweep_knows_a_run_by_script_and_options(folder):
     for other in [*others, make("ppo.py --gamma 0.9"), make("ppo.py --anneal-clip"), make(seed=2)]:
         assert not other.done()
         assert ("--resume" in other.command()) == (other.args["seed"] == 2)
-    assert len({one.name for one in [make(), *others]}) == 5
     assert make("ppo.py --gamma 0.9").name == "CartPole-v1__ppo__1__gamma=0.9__total_timesteps=2048"
-    assert len(make(f"ppo.py --exp-name {'x' * 300}").name) < 200
 
 
 def test_a_sweep_does_not_take_another_run_for_its_own(run, tmp_path):
-    """One from before an option existed has its default; one that began from a checkpoint's file is another; nor is it
-    a script of another name with the same --exp-name."""
+    """One from before an option existed has its default; one that began from a checkpoint's file is another."""
     (tmp_path / "runs").mkdir()
     run = run.rename(tmp_path / "runs" / run.name)
     about = json.loads((run / "run.json").read_text())
@@ -135,14 +127,6 @@ def test_a_sweep_does_not_take_another_run_for_its_own(run, tmp_path):
     assert not sweep.Ours("ppo.py --anneal-clip", 1, tmp_path, "2048").done()
     with_about(run, args={"resume": "runs/other/checkpoint_000000000512.pt"})
     assert not sweep.Ours("ppo.py", 1, tmp_path, "2048").done()
-    shutil.copy(ROOT / "ppo.py", tmp_path / "ppo_named.py")
-    line = f"{tmp_path}/ppo_named.py --exp-name mine --runs-folder elsewhere"
-    with_about(run, args={"resume": None})
-    copy_of(run, tmp_path / "elsewhere", exp_name="mine")
-    assert not sweep.Ours(line, 1, tmp_path, "2048").done()
-    made = copy_of(run, tmp_path / "elsewhere", "ppo_named", exp_name="mine", threads=1)
-    named = sweep.Ours(line, 1, tmp_path, "2048")
-    assert named.done() and named.command()[-4:] == ["--resume", f"elsewhere/{made.name}", "--env-id", "CartPole-v1"]
 
 
 def test_a_line_with_recipes_makes_a_script(tmp_path, monkeypatch):
@@ -168,13 +152,11 @@ def test_two_sweeps_do_not_make_the_same_run(tmp_path, monkeypatch):
     """The log is locked by the run itself, even when its sweep is no more."""
     run = sweep.Ours("ppo.py", 1, tmp_path, "512")
     monkeypatch.setattr(run, "command", lambda: ["sleep", "60"])
-    process = sweep.start(run, tmp_path)
-    assert sweep.start(run, tmp_path) == "busy"
-    process.kill()
-    process.wait()
-    second = sweep.start(run, tmp_path)
-    second.kill()
-    second.wait()
+    for _ in range(2):
+        process = sweep.start(run, tmp_path)
+        assert sweep.start(run, tmp_path) == "busy"
+        process.kill()
+        process.wait()
 
 
 def test_a_sweep_reports_what_failed(tmp_path, monkeypatch, capsys):
@@ -197,10 +179,10 @@ SWEEPS = sorted((ROOT / "benchmark").glob("*/*.sh")) + sorted((ROOT / "benchmark
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_a_sweep_has_its_lines(path, tmp_path):
     """Of scripts and recipes that are there; sweep.py reads them from its input."""
-    (tmp_path / "python").write_text("#!/bin/sh\necho $RESULTS\ncat\n")
+    (tmp_path / "python").write_text("#!/bin/sh\ncat\n")
     (tmp_path / "python").chmod(0o755)
     status, output, _ = finish(start_sweep(path.relative_to(ROOT / "benchmark"), PYTHON=tmp_path / "python"))
-    _, *lines = output.splitlines()
+    lines = output.splitlines()
     assert status == 0 and len(lines) == len(set(lines)) > 0
     for line in lines:
         script, names, _ = sweep.parts(line)
@@ -211,71 +193,41 @@ def test_a_sweep_has_its_lines(path, tmp_path):
 def test_a_sweep_lists_its_runs(monkeypatch, capsys):
     """Each with every seed, of the lines that have all words; a task of a Slurm array is one of them."""
     lines = ["ppo.py --env-id A-v0", "ppo.py --bf16 --env-id A-v0", "ppo_shared.py --env-id A-v0"]
-    for name, value in {"LIST": "1", "SEEDS": "1 5"}.items():
-        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("LIST", "1")
+    monkeypatch.setenv("SEEDS", "1 5")
     assert sweep.main(lines, ["ppo.py"]) == 0
     assert capsys.readouterr().out.splitlines() == [f"{line} (seed {seed})" for seed in (1, 5) for line in lines[:2]]
-    for task, said in (("3", f"{lines[0]} (seed 5)\n"), ("6", "")):
-        monkeypatch.setenv("TASK", task)
-        with pytest.raises(SystemExit, match="error: ") if not said else contextlib.nullcontext():
-            sweep.main(lines)
-        assert capsys.readouterr().out == said
-    assert 'TASK="$SLURM_ARRAY_TASK_ID"' in (ROOT / "benchmark/slurm.sh").read_text()
-
-
-BASELINES = """#!/usr/bin/env python3
-# Writes what baselines.run does: its log, and a monitor for each environment.
-import json, sys
-from pathlib import Path
-if sys.argv[1:3] == ["-m", "pip"]:
-    print(json.dumps([dict(name="tensorflow", version="1.15.5"), dict(name="absl-py", version="1")]))
-    sys.exit()
-options = dict(word.lstrip("-").split("=", 1) for word in sys.argv[3:])
-log = Path(options["log_path"])
-(log / "options.json").write_text(json.dumps(options))
-names = "loss/policy_loss loss/value_loss loss/policy_entropy loss/approxkl loss/clipfrac misc/explained_variance fps"
-with open(log / "progress.csv", "w") as file:
-    print(*names.split(), "misc/time_elapsed", "misc/total_timesteps", sep=",", file=file)
-    for update in range(1, int(float(options["num_timesteps"])) // 512 + 1):
-        print(*[0.5] * 7, update * 2.0, update * 512, sep=",", file=file)
-for i in range(4):
-    (log / f"0.{i}.monitor.csv").write_text(f'#{{"t_start": 1.0}}\\nr,l,t\\n{i}.5,{100 + i},1.25\\n7,20,2.5\\n')
-"""
+    monkeypatch.setenv("TASK", "3")
+    sweep.main(lines)
+    assert capsys.readouterr().out == f"{lines[0]} (seed 5)\n"
 
 
 def test_a_run_of_ppo2(tmp_path, monkeypatch):
-    """With a stand-in for the Python that has baselines: its options arrive, it is done once, and it is collected."""
-    (tmp_path / "python").write_text(BASELINES.replace("/usr/bin/env python3", sys.executable))
-    (tmp_path / "python").chmod(0o755)
-    monkeypatch.setenv("BASELINES_PYTHON", str(tmp_path / "python"))
-    line = "ppo2_copy --env=CartPole-v1 --num_timesteps=5e5 --num_env=4 '--lr=lambda f: f * 2.5e-4'"
-    run = sweep.PPO2(line, 3, tmp_path, "2000")
-    assert not run.done()
-    assert sweep.start(run, tmp_path).wait() == 0 and sweep.start(run, tmp_path) == "done"
-    options = json.loads((run.folder / "options.json").read_text())
-    assert options["lr"] == "lambda f: f * 2.5e-4" and options["seed"] == "3" and options["alg"] == "ppo2"
-    assert "1536 steps, 8 episodes" in collect.collect(run.folder, tmp_path / "results")
+    """Its command has the options; it is done once its log is, and is collected."""
+    monkeypatch.setenv("BASELINES_PYTHON", sys.executable)
+    run = sweep.PPO2("ppo2_copy --env=CartPole-v1 --num_env=4 '--lr=lambda f: f * 2.5e-4'", 3, tmp_path, "2000")
+    assert {"--lr=lambda f: f * 2.5e-4", "--seed=3", "--num_timesteps=2000"} < {*run.command()} and not run.done()
+    names = [f"loss/{name}" for name in ("policy_loss", "value_loss", "policy_entropy", "approxkl", "clipfrac")]
+    lines = [[*names, "misc/explained_variance", "fps", "misc/time_elapsed", "misc/total_timesteps"]]
+    lines += [[*[0.5] * 7, update * 2.0, update * 512] for update in (1, 2, 3)]
+    (run.folder / "progress.csv").write_text("".join(",".join(map(str, line)) + "\n" for line in lines))
+    for i in range(4):
+        (run.folder / f"0.{i}.monitor.csv").write_text(f'#{{"t_start": 1.0}}\nr,l,t\n{i}.5,{100 + i},1.25\n7,20,2.5\n')
+    assert run.done() and "1536 steps, 8 episodes" in collect.collect(run.folder, tmp_path / "results")
     episodes, updates = table(tmp_path / "results", "episodes"), table(tmp_path / "results", "updates")
     assert episodes["step"].tolist() == [400, 404, 408, 412, 480, 484, 488, 492]  # 4 environments step together
     assert episodes["return"].tolist() == [0.5, 1.5, 2.5, 3.5, 7, 7, 7, 7]
     assert updates["step"].tolist() == [512, 1024, 1536] and updates["seconds"].tolist() == [2, 4, 6]
-    (run.folder / "0.2.monitor.csv").unlink()
-    with pytest.raises(collect.Broken, match="3 updates and 3 monitors"):
-        collect.collect(run.folder, tmp_path / "results")
 
 
 # COLLECTING
 
 WRECKS = {  # what is done to a run, and the reason that is given
-    "no run.json": (lambda run: (run / "run.json").unlink(), "run.json"),
     "half a run.json": (lambda run: os.truncate(run / "run.json", 100), "JSONDecodeError"),
     "no checkpoint": (lambda run: [path.unlink() for path in run.glob("*.pt")], "no checkpoint"),
     "half a log": (lambda run: [os.truncate(path, 4000) for path in run.glob("events.*")], "the log has"),
-    "no log": (lambda run: [path.unlink() for path in run.glob("events.*")], "the log has none of the 4 updates"),
-    "no script": (lambda run: (run / "ppo.py").unlink(), "ppo.py"),
     "begun from a file": (lambda run: with_about(run, args={"resume": "x/c.pt"}), "begun from x/c.pt"),
     "other rollouts": (lambda run: with_about(run, "run_000000000512.json", {"num_envs": 2}), "num_envs or num_steps"),
-    "a file": (lambda run: (shutil.rmtree(run), run.write_text("")), "not the folder of a run"),
 }
 
 
@@ -292,8 +244,6 @@ def test_a_broken_run_is_named_and_left_out(wreck, run, folder, tmp_path, monkey
 
 
 def test_what_is_collected_is_what_was_logged(run, tmp_path):
-    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
-    with_about(run, commit=f"{head}-dirty")
     collect.collect(run, tmp_path, "a test")
     logged, episodes, updates = scalars(run), table(tmp_path, "episodes"), table(tmp_path, "updates")
     assert list(zip(episodes["step"], episodes["return"], strict=True)) == logged["charts/episodic_return"]
@@ -306,10 +256,7 @@ def test_what_is_collected_is_what_was_logged(run, tmp_path):
     about = json.loads((tmp_path / "ours/CartPole-v1__ppo__1__total_timesteps=2048.json").read_text())
     assert about["command"] == "python ppo.py --env-id CartPole-v1 --seed 1 --total-timesteps 2048"
     assert about["options"] == {"total_timesteps": 2048} and about["machine"] == "a test"
-    committed = subprocess.run(["git", "rev-parse", "HEAD:ppo.py"], cwd=ROOT, capture_output=True, text=True)
-    assert about["commit"] == (head if committed.stdout.strip() == about["source"] else None)
-    assert {"torch", "gym-microrts"} <= about["versions"].keys()
-    assert about["steps"] == about["steps_wanted"] == 2048
+    assert "torch" in about["versions"] and about["steps"] == about["steps_wanted"] == 2048
     hashed = subprocess.run(["git", "hash-object", run / "ppo.py"], capture_output=True, text=True, check=True)
     assert about["source"] == hashed.stdout.strip()
 
@@ -340,25 +287,14 @@ def test_a_run_counts_up_to_its_checkpoint_and_gives_way_to_a_longer_one(folder,
 
 
 def test_what_a_resume_changed(folder, tmp_path):
-    """Options make another experiment, not of the first ones nor of the last; texts are named with their commits; what
-    was given again as it was, or after the end, changes nothing."""
+    """Options make another experiment; what was given again as it was, or after the end, changes nothing."""
     run = shutil.copytree(stopped(folder), tmp_path / "runs/CartPole-v1__ppo__2__now")
-    source = (run / "ppo.py").read_text()
-    for step, text, args in ((512, source, {}), (1024, source + "# edited", {"gamma": 0.9}),
-                             (1280, source + "# edited", {"gamma": 0.9}), (1536, source, {"gamma": 0.5})):  # fmt: skip
-        (run / f"ppo_{step:012}.py").write_text(text)
-        with_about(run, f"run_{step:012}.json", args, commit="c0ffee")
+    for step, args in ((512, {}), (1024, {"gamma": 0.9}), (1280, {"gamma": 0.9}), (1536, {"gamma": 0.5})):
+        shutil.copy(run / "ppo.py", run / f"ppo_{step:012}.py")
+        with_about(run, f"run_{step:012}.json", args)
     about = collect.describe(run)
     assert about["options"] == {"gamma": "0.99, from step 1024 0.9", "total_timesteps": 2048}
-    assert compare.names_of(about)[1] == "ppo --gamma 0.99, from step 1024 0.9"
     assert sweep.Ours("ppo.py", 2, tmp_path, "2048").run() is None
-    collect.collect(run, tmp_path / "results")
-    [about] = map(json.loads, (path.read_text() for path in tmp_path.glob("results/ours/*.json")))
-    assert about["command"].endswith(" --seed 2 --gamma 0.99 --total-timesteps 2048")
-    blob = collect.blob(run / "ppo_000000001024.py")
-    assert about["resumed"] == [{"commit": None, "source": blob, "step": 1024}]
-    [row] = report.run_rows(report.load(tmp_path / "results"))
-    assert row[7].endswith(", from 1,024 not committed")
 
 
 def test_every_result_of_ours_names_its_commits():
@@ -380,7 +316,7 @@ def experiments():
 
 
 def test_tables_and_pictures_are_those_of_the_results(experiments, tmp_path):
-    """`make report` writes them; a picture's background is transparent, and its colours readable on white and black."""
+    """`make report` writes them."""
     for file in (ROOT / "README.md", *ROOT.glob("docs/*.md")):
         assert report.with_scores(file.read_text(), experiments, ROOT / "benchmark/results") == file.read_text()
     assert len(experiments) >= 8
@@ -392,10 +328,6 @@ def test_tables_and_pictures_are_those_of_the_results(experiments, tmp_path):
         assert re.sub(number, "", drawn) == re.sub(number, "", committed), "make report brings the picture up to date"
         pairs = [[float(x) for x in re.findall(number, text)] for text in (drawn, committed)]
         np.testing.assert_allclose(*pairs, atol=0.01)
-    for color in (curves.GRAY, *curves.COLORS.values(), *curves.CYCLE):
-        parts = np.array([int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)])
-        light = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4) @ [0.2126, 0.7152, 0.0722]
-        assert min(1.05 / (light + 0.05), (light + 0.05) / 0.05) >= 3, color  # what WCAG 2 asks of graphics
 
 
 def test_tuned_tasks_have_their_intervals(tmp_path):
@@ -435,44 +367,25 @@ def test_the_difference_is_welchs():
     mean = 25 - 11.75
     assert found == pytest.approx((mean, mean - half, mean + half, 2 * stats.t.sf(mean / np.sqrt(a + b), freedom)))
     assert found.text(like=25.0) == f"+13.2 [+{mean - half:.1f}, +{mean + half:.1f}]"
-    assert found.verdict("b") == "b is better"
-    assert report.compare(second, first).verdict("b") == "b is worse"
+    assert found.verdict("b") == "b is better" and report.compare(second, first).verdict("b") == "b is worse"
     assert report.compare([1.0, 2, 3], [2.0, 3, 4]).verdict("b") == "cannot be told apart"
-    for pair in (([1.0], [2.0, 3.0]), ([5.0] * 3, [5.0] * 3), ([5.0] * 3, [6.0] * 3)):
+    for pair in (([1.0], [2.0, 3.0]), ([5.0] * 3, [6.0] * 3)):
         none = report.compare(*pair)
         assert np.isnan(none.p) and none.verdict("b") == "" and "[" not in none.text(5.0)
     assert effects.interval(found) == f"+13.2 [{mean - half:.1f}, {mean + half:.1f}]"
-    assert effects.interval(report.compare([12.0], [10.0])) == "+2.0 (no interval)"
-    assert report.signed(-0.001, 100) == "0" and report.signed(-12.3, 100) == "-12" and report.signed(0.5, 1) == "+0.50"
 
 
 def test_interquartile_means_and_their_interval():
     assert report.pooled(np.array([0.0, 1, 2, 3, 4, 5, 6, 1000])) == 3.5
     low, high = report.interval((np.arange(100.0),), report.pooled)
     assert 40 < low < 48 and 51 < high < 59
-    assert report.interval((np.arange(3.0), np.array([1.0])), report.pooled) is None
     assert report.interval((np.arange(4.0),), report.pooled) is None  # and not the range, as if it were 95%
-    assert report.interval((np.arange(3.0),) * 2, report.pooled) is not None
 
 
 def made(about, score):
     """A run of 200 episodes of the same return."""
     about = {"steps": 1024, "steps_wanted": 1024, "options": {}, "seed": 1} | about
     return report.Run(about, {"return": np.full(200, score)}, {})
-
-
-def test_the_run_that_came_furthest_stands_for_those_that_were_stopped():
-    """In its experiment's score, and of several experiments with --bf16 and without."""
-    def experiment(options, **scores):
-        runs = [made({"steps": int(steps[1:]), "steps_wanted": 10_000_000}, score) for steps, score in scores.items()]
-        return report.Experiment("ppo_atari", "BreakoutNoFrameskip-v4", options, runs, [])
-
-    far = experiment({"bf16": True}, _5000000=200.0, _6000000=300.0)
-    assert [run.score for run in far.done] == [300.0]
-    near = experiment({}, _512000=15.0)
-    assert report.chosen([near, far], "ppo_atari", "BreakoutNoFrameskip-v4") is far and far.steps == "6M of 10M"
-    [row] = report.score_rows([far])
-    assert row[2:] == ["6M of 10M", "300 (1)", "published: 409 ± 31", "", ""]
 
 
 def test_atari_scores_beside_humans():
@@ -486,7 +399,6 @@ def test_atari_scores_beside_humans():
     [[*_, number, median, iqm]], by_game = report.human_rows(experiments)
     assert number == 3 and median.startswith("1.00 [") and iqm.startswith("1.40 [") and len(by_game) == 3
     assert [row[3] for row in by_game] == ["2.00 (3)", "1.00 (3)", "0.67 (3)"]
-    assert report.left_out(found, experiments) == []
 
 
 def test_curves():
@@ -497,11 +409,9 @@ def test_curves():
     run, grid = report.Run({}, tables, tables), np.arange(1, 13) * 300.0
     values = curves.sample(run, "entropy", "step", grid)
     np.testing.assert_allclose(values[:10], numbers.reshape(10, 30).mean(1))
-    assert np.isnan(values[10:]).all()
+    assert np.isnan(values[10:]).all() and run.score == pytest.approx(numbers[-100:].mean())
     expected = [numbers[max(0, end - 100) : end].mean() for end in range(30, 301, 30)]
     np.testing.assert_allclose(curves.sample(run, "return", "step", grid)[:10], expected)
-    assert run.score == pytest.approx(numbers[-100:].mean())
-    np.testing.assert_allclose(curves.sample(run, "SPS", "seconds", grid / 10)[:10], 10)
     other = run._replace(episodes=tables | {"return": numbers + 3})
     _, values, mean, half = curves.curves([run, other, other], "return", "step", 10)
     np.testing.assert_allclose(mean, values[0] + 2)
@@ -546,12 +456,9 @@ def test_experiments_of_a_folder(run, tmp_path, capsys, monkeypatch):
     for seed in (1, 2):
         copy_of(run, folder, seed=seed)
         copy_of(run, folder, seed=seed, gamma=0.9)  # another experiment, which "ppo" does not mean
-        copy_of(run, folder, "my_ppo", seed, old="[core 3]", new=f"[core 3], {seed}")
-        copy_of(run, folder, seed=seed, exp_name="slow", learning_rate=1e-5)
-        copy_of(run, folder, seed=seed, exp_name="slow", learning_rate=1e-6)
+        copy_of(run, folder, "my_ppo", seed)
     copy_of(run, folder, "my_ppo", 2, threads=2)
     [path.unlink() for path in copy_of(run, folder, "my_ppo", 3).glob("*.pt")]
-    (folder / "empty").mkdir()
 
     def start(*words):
         monkeypatch.setattr(sys, "argv", ["compare.py", str(folder), *words])
@@ -563,38 +470,14 @@ def test_experiments_of_a_folder(run, tmp_path, capsys, monkeypatch):
     assert heading.startswith("CartPole-v1, ppo --total-timesteps 2048 (a) and my_ppo --total-timesteps 2048 (b): ")
     assert titles.split()[:4] == ["after", "steps", "ppo", "my_ppo"] and first.startswith("1,024 ")
     assert "(2)" in second and second.endswith("nothing to test by")
-    assert lines[0].startswith(f"left out: {folder}/empty: FileNotFoundError: ")
-    assert lines[1:] == [
+    assert lines == [
         f"left out: {folder}/CartPole-v1__my_ppo__2__: seed 2 is there twice",
         f"left out: {folder}/CartPole-v1__my_ppo__3__: no checkpoint of an update",
-        "note: my_ppo --total-timesteps 2048 was run with 2 different texts of my_ppo.py",
     ]  # fmt: skip
-    whole = "slow --learning-rate 1e-05 --total-timesteps 2048"
-    assert whole in start(*pair, whole)[0] and whole in start(*pair, "slow --learning-rate 1e-05")[0]
-    for name, said in (("slow", f'"{whole}" (2 runs)'), ("nix", "is none of"), ("ppo", "the same experiment")):
-        with pytest.raises(SystemExit, match=re.escape(said)):
+    assert "ppo --gamma 0.9 --total-timesteps 2048" in start(*pair, "ppo --gamma 0.9")[0]
+    for name, said in (("nix", "is none of"), ("ppo", "the same experiment")):
+        with pytest.raises(SystemExit, match=said):
             start(*pair, name)
     lines = start()
-    assert sum(line.startswith("CartPole-v1 ") for line in lines) == 5 and str(folder / "curves.svg") in "".join(lines)
-    assert (folder / "curves.svg").read_text().count(", 2 runs</text>") == 5
-
-
-def test_results_of_ones_own_make_a_report(run, tmp_path):
-    """A copy of any name and every option have rows of their own, and a copy that logs less is collected."""
-    copies = [copy_of(run, tmp_path / "runs", learning_rate=rate) for rate in (1e-4, 2e-4)]
-    field = {"old": "    seed: int", "new": "    floor: int = 1\n    seed: int"}
-    copies.append(copy_of(run, tmp_path / "runs", "my_ppo", **field, floor=2))
-    for copy in copies:
-        collect.collect(copy, tmp_path / "results")
-    [path] = tmp_path.glob("results/ours/*floor=2*.updates.csv.xz")
-    rows = list(csv.reader(lzma.open(path, "rt")))
-    path.write_bytes(lzma.compress("\n".join(",".join(row[:-1]) for row in rows).encode()))
-    experiments = report.experiments_of(report.load(tmp_path / "results"))
-    assert {row[1] for row in report.score_rows(experiments)} == {
-        f"{name} --total-timesteps 2048" for name in
-        ("ppo.py --learning-rate 0.0001", "ppo.py --learning-rate 0.0002", "my_ppo.py --floor 2")
-    }  # fmt: skip
-    report.charts(experiments[-1], tmp_path / "charts.svg")
-    assert ">entropy<" in (tmp_path / "charts.svg").read_text()
-    options = {"num_envs": 16, "bf16": True, "anneal_lr": False, "sizes": [1, 2]}
-    assert " ".join(map(collect.typed, options.items())) == "--num-envs 16 --bf16 --no-anneal-lr --sizes 1 2"
+    assert sum(line.startswith("CartPole-v1 ") for line in lines) == 3 and str(folder / "curves.svg") in "".join(lines)
+    assert (folder / "curves.svg").read_text().count(", 2 runs</text>") == 3

@@ -17,6 +17,7 @@ import ppo_atari_multigpu
 
 SMALL = "--num-envs 8 --num-steps 8 --num-minibatches 2 --update-epochs 1 --threads 1"
 ACTORS = "actor-0", "actor-1"
+slow_test = pytest.mark.slow
 TIMES = {"charts/SPS", "charts/wait_for_rollouts", "charts/wait_for_agents", "charts/wait_difference"}
 
 
@@ -68,7 +69,7 @@ def record(file):
     script.Agent.forward, script.clipped_gradient = forward_seen, gradient_seen
 
 
-@pytest.mark.parametrize("concurrency, threads", [(True, 1), (True, 2), (False, 1)])
+@pytest.mark.parametrize("concurrency, threads", [pytest.param(True, 1, marks=slow_test), (True, 2), (False, 1)])
 def test_which_version_makes_what(concurrency, threads, tmp_path):
     """By the weights themselves: update u trains version u, on a rollout that version u - 1 made from its first step to
     its last; on one of version u where nothing runs at once, and in the first update."""
@@ -93,7 +94,7 @@ def test_which_version_makes_what(concurrency, threads, tmp_path):
 
 
 @pytest.mark.parametrize("threads, more", [(1, ""), (2, ""), (3, ""), (2, "--no-concurrency")])
-@pytest.mark.slow
+@slow_test
 def test_speed_changes_nothing(threads, more, tmp_path):
     """The same weights and log, bit for bit, with a slow learner, and with one actor slower than the others."""
     options = f"{SMALL} --num-envs 6 --total-timesteps 288 --actor-threads {threads} {more}"
@@ -108,7 +109,7 @@ def test_speed_changes_nothing(threads, more, tmp_path):
     assert len(numbers(runs[0])["losses/policy_loss"]) == 6
 
 
-@pytest.mark.slow
+@slow_test
 def test_one_thread_without_concurrency_is_the_parent(tmp_path):
     def cut(module):
         """Truncates some episodes, whose last observations are then bootstrapped."""
@@ -131,7 +132,7 @@ def test_one_thread_without_concurrency_is_the_parent(tmp_path):
     assert found == numbers(parent) and len(found["losses/value_loss"]) == 4
 
 
-@pytest.mark.slow
+@slow_test
 def test_two_ranks_of_two_threads_are_one_process(tmp_path):
     """The same games in the same columns, up to rounding."""
     options = f"{SMALL} --total-timesteps 192 --actor-threads 2 --no-anneal-lr"
@@ -167,6 +168,7 @@ def test_every_environment_is_another(tmp_path):
     assert noise["actor-0"] != noise["actor-1"] and all(text.startswith("2 ") for text in set.union(*noise.values()))
 
 
+@slow_test
 def test_the_wait_of_the_slower_side(tmp_path):
     """wait_difference is positive where actors are slow, and negative where the learner is."""
     options = f"{SMALL} --total-timesteps 256"

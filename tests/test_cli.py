@@ -11,14 +11,6 @@ from toy_envs import CLASSIC_CONTROL, CONTINUOUS, PPO, ROOT, SHARED, checkpoint,
 
 
 @every_script
-def test_an_environment_that_does_not_exist(script, tmp_path):
-    """The error names one with a similar id."""
-    slip, right = script.near_miss
-    with pytest.raises((SystemExit, gym.error.Error), match=right):
-        train(script, f"--env-id {slip}", tmp_path)
-
-
-@every_script
 def test_an_environment_that_does_not_fit(script, tmp_path):
     """The error names a script that fits."""
     for env_id, named in script.unfit.items():
@@ -43,7 +35,7 @@ def test_numbers_that_would_train_on_in_silence(option, tmp_path):
         train(PPO, f"{PPO.tiny} --{option}", tmp_path)
 
 
-@pytest.mark.parametrize("options", ["--no-such-flag", "--num-envs four", "--num-envs 2.5", "CartPole-v1"])
+@pytest.mark.parametrize("options", ["--no-such-flag", "--num-envs 2.5", "CartPole-v1"])
 def test_a_wrong_flag(options, tmp_path, capfd):
     with pytest.raises(SystemExit) as end:
         train(PPO, options, tmp_path)
@@ -119,24 +111,25 @@ def test_observations_that_can_be_flattened(script, kind, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "observations, actions, said",
+    "script, observations, actions, said",
     [
-        (gym.spaces.Sequence(BOX), gym.spaces.Discrete(2), "observations"),
-        (gym.spaces.Box(0, 255, (84, 84, 4), "uint8"), gym.spaces.Discrete(2), "observations"),
-        (BOX, gym.spaces.Discrete(2, start=5), "actions"),
-        (BOX, gym.spaces.MultiBinary(3), "actions"),
+        (PPO, gym.spaces.Sequence(BOX), gym.spaces.Discrete(2), "observations"),
+        (PPO, gym.spaces.Box(0, 255, (84, 84, 4), "uint8"), gym.spaces.Discrete(2), "observations"),
+        (PPO, BOX, gym.spaces.Discrete(2, start=5), "actions"),
+        (CONTINUOUS, BOX, gym.spaces.Box(-2, 2, ()), "actions"),
+        (CONTINUOUS, BOX, gym.spaces.Box(-2, 2, (2,), "int32"), "actions"),
     ],
 )
-def test_spaces_that_do_not_fit(observations, actions, said, tmp_path):
+def test_spaces_that_do_not_fit(script, observations, actions, said, tmp_path):
     with pytest.raises(SystemExit, match=f"^error: .* has the {said} "):
-        train_on(PPO, observations, actions, tmp_path)
+        train_on(script, observations, actions, tmp_path)
 
 
 def test_a_run_as_a_program(tmp_path):
     """Its exit status is 0, and its output has no warning and no control sequences; a library that lacks is named."""
     status, output, errors = finish(start([PPO.module.__file__, *PPO.tiny.split()], tmp_path))
     assert status == 0 and output.startswith("runs/CartPole-v1__ppo__1__")
-    assert "512/512" in errors and not re.search("warning|\x1b", errors, re.IGNORECASE)
+    assert re.search("512/512 .*return", errors) and not re.search("warning|\x1b", errors, re.IGNORECASE)
     (tmp_path / "tyro.py").write_text("raise ModuleNotFoundError(\"No module named 'tyro'\")")
     status, _, errors = finish(start([PPO.module.__file__], tmp_path, PYTHONPATH=str(tmp_path)))
     assert status == 1 and "No module named 'tyro'" in errors

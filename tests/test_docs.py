@@ -5,19 +5,17 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from html import unescape
 from html.parser import HTMLParser
 
 import pytest
-from test_scripts import parents, text
-from toy_envs import ROOT, SCRIPTS, TEXTS, every_text
+from test_scripts import parents
+from toy_envs import ROOT, SCRIPTS, TEXTS
 
 from benchmark.report import experiments_of, load
 from docs import diffs, pages
 
 DETAILS, README = diffs.DETAILS.read_text(), diffs.README.read_text()
 ROWS = {row[2]: row for row in diffs.DETAIL.finditer(DETAILS)}
-every_child = pytest.mark.parametrize("script", [script for script in TEXTS if script.parent], ids=lambda one: one.name)
 
 
 def test_every_detail_has_its_entry():
@@ -75,26 +73,17 @@ class Page(HTMLParser):
         (self.links if tag == "a" else self.loads).extend(found)
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    """{file's name: text} of the site, written in a tree with nothing but what git has, of a few results."""
-    tree = tmp_path_factory.mktemp("clean") / "tree"
+@pytest.mark.slow
+def test_links_on_the_site_lead_somewhere(tmp_path):
+    """From every page to every other; nothing is loaded from a network. It is written of what git has alone."""
+    tree = tmp_path / "tree"
     ignored = (ROOT / ".gitignore").read_text().replace("/\n", "\n").split()
     shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(".git", *ignored))
     for file in tree.glob("benchmark/results/*/*.*"):
         if not re.match("CartPole-v1__ppo(2_copy)?__[12][._]", file.name):
             file.unlink()
     subprocess.run([sys.executable, "-m", "docs.pages"], cwd=tree, check=True, capture_output=True)
-    return {file.name: file.read_text() for file in (tree / "site").iterdir()}
-
-
-def plain(html):
-    return unescape(re.sub(r"<[^>]*>", "", html))
-
-
-@pytest.mark.slow
-def test_links_on_the_site_lead_somewhere(site):
-    """From every page to every other; nothing is loaded from a network."""
+    site = {file.name: file.read_text() for file in (tree / "site").iterdir()}
     web, led, broken = {name: Page(html) for name, html in site.items() if name.endswith(".html")}, set(), []
     assert {f"{name}.html" for name in [*parents, "index", "details", "recipes", "diffs", "report"]} <= web.keys()
     for name, page in web.items():
@@ -106,46 +95,3 @@ def test_links_on_the_site_lead_somewhere(site):
                 target = web.get(file or name)
                 broken += [] if target and (not place or place in target.ids) else [f"{name}: {link}"]
     assert broken == [] and led == set(web) and not re.search(r"url\(|@import", site["style.css"])
-
-
-@pytest.mark.slow
-@every_text
-def test_a_page_shows_the_whole_script(site, script):
-    """With its command, and beside each marked line what is said of the detail."""
-    page = site[f"{script.name}.html"]
-    lines = re.findall(r'<span class="line[^"]*" id="L(\d+)" data-n="\1">(.*?)\n</span>', page)
-    assert [plain(html) for _, html in lines] == text(script).splitlines()
-    assert f"{script.name}.py --env-id" in page.partition('class="block"')[0]
-    start = next(n for n, line in enumerate(text(script).splitlines()) if re.match("class|def", line))
-    for number, line in enumerate(text(script).splitlines()[start + 1 :], start + 2):
-        for mark in diffs.MARK.findall(line):
-            note = page.partition(f'id="L{number}-{pages.slug(mark)}"')[2].partition("</details>")[0]
-            assert note and (mark in diffs.KINDS or plain(pages.details()[mark]["why"]) in plain(note))
-
-
-@pytest.mark.slow
-@every_child
-def test_the_diffs_are_whole(site, script):
-    """All changed lines, in order, on their sides; what is not shown as changed is the same in both."""
-    section, rest = re.search(rf'<section id="{script.name}">.*?</section>', site["diffs.html"], re.DOTALL)[0], []
-    for css, lines in (("removed", text(parents[script.parent])), ("added", text(script))):
-        lines = lines.splitlines()
-        found = re.findall(rf'<td class="n">(\d+)</td><td class="{css}">(.*?)</td>', section)
-        numbers = [int(number) for number, _ in found]
-        assert numbers == sorted(set(numbers))
-        assert [plain(html) for _, html in found] == [lines[number - 1] for number in numbers]
-        rest.append([line for number, line in enumerate(lines, 1) if number not in numbers])
-    assert rest[0] == rest[1]
-    titles = re.findall(r'<tr class="title">.*?</tr>', section, re.DOTALL)
-    assert {mark for title in titles for mark in diffs.MARK.findall(plain(title))} >= script.marks
-
-
-def test_lines_side_by_side():
-    sides = ["x = f(a)", "return"], ["# [core 5] gae", "x = f(b)", "z += 7"]
-    before, after = ([*enumerate(lines, 1)] for lines in sides)
-    assert pages.aligned(before, after) == [
-        (None, after[0]), (before[0], after[1]), (before[1], None), (None, after[2])
-    ]  # fmt: skip
-    assert pages.changed_words("x = f(a) # [core 5]", "x = f(b) # [core 6]") == [
-        "x = f(<del>a</del>) # <del>[core 5]</del>", "x = f(<ins>b</ins>) # <ins>[core 6]</ins>"
-    ]  # fmt: skip

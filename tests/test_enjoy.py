@@ -8,7 +8,6 @@ import signal
 import sys
 from ctypes.util import find_library
 from pathlib import Path
-from types import SimpleNamespace
 
 import cv2
 import gymnasium as gym
@@ -84,26 +83,22 @@ def test_agents_of_the_repository(file):
     assert max(enjoy.enjoy(enjoy.Args(file, episodes=2))) > SCORES[file.stem.split("-v")[0]]
 
 
-def test_the_seed_decides_and_games_differ_from_training(cartpole, tmp_path, monkeypatch, capsys):
+def test_the_seed_decides_and_games_differ_from_training(cartpole, tmp_path, capsys):
     games = [play(cartpole, capsys, episodes=5, seed=seed)[0] for seed in (1, 1, 2)]
     assert games[0] == games[1] != games[2]
-    seeds, reset = [], Clock.reset
-    monkeypatch.setattr(Clock, "reset", lambda env, seed=None, options=None: seeds.append(seed) or reset(env))
-    run = train(PPO, f"{CLOCK} --seed 1", tmp_path)
-    trained = set(seeds) - {None}
-    seeds.clear()
-    play(run, capsys, episodes=1, seed=1)
-    assert trained == {1, 2} and len(set(seeds) - {None}) == 1 and not trained & set(seeds)
+    with toy_envs.watched(Clock, "reset", lambda env, seed=None, options=None: seed) as seeds:
+        run = train(PPO, f"{CLOCK} --seed 1", tmp_path)
+        trained = len(seeds)
+        play(run, capsys, episodes=1, seed=1)
+    assert {*seeds[:trained]} == {1, 2, None} and seeds[trained] not in (1, 2, None)
 
 
-def test_returns_are_raw_and_statistics_frozen(tmp_path, monkeypatch):
-    run, rewards, step = train(CONTINUOUS, TARGET, tmp_path), [], Target.step
-    monkeypatch.setattr(
-        Target, "step", lambda env, action: rewards.append(1 - abs(action - env.answer)) or step(env, action)
-    )
+def test_returns_are_raw_and_statistics_frozen(tmp_path):
+    run = train(CONTINUOUS, TARGET, tmp_path)
     envs, player = rebuilt(run)
     saved = envs.state_dict()
-    games = list(enjoy.play(envs, player.act, enjoy.Args(run, episodes=3), None))
+    with toy_envs.watched(Target, "step", lambda env, action: 1 - abs(action - env.answer)) as rewards:
+        games = list(enjoy.play(envs, player.act, enjoy.Args(run, episodes=3), None))
     assert [length for _, length in games] == [16] * 3
     assert [score for score, _ in games] == pytest.approx([sum(rewards[i : i + 16]).item() for i in (0, 16, 32)])
     assert envs.state_dict() == saved == checkpoint(run)["parts"]["envs"] and envs.return_stats.count > 500
@@ -111,8 +106,7 @@ def test_returns_are_raw_and_statistics_frozen(tmp_path, monkeypatch):
 
 def test_the_recurrent_state_is_carried_from_step_to_step():
     """Steps one by one equal the sequence, with episodes that begin at the third and the sixth step."""
-    images = gym.spaces.Box(0, 255, (84, 84, 1), np.uint8)
-    spaces = SimpleNamespace(single_observation_space=images, single_action_space=gym.spaces.Discrete(4))
+    spaces = toy_envs.spaces(gym.spaces.Box(0, 255, (84, 84, 1), np.uint8), gym.spaces.Discrete(4))
     agent = LSTM.module.Agent(spaces).requires_grad_(False)
     obs, dones = torch.randint(256, (8, 84, 84, 1), dtype=torch.uint8), torch.tensor([0, 0, 1, 0, 0, 1, 0, 0]).bool()
     player = enjoy.Player(LSTM.module, LSTM.module.Args(), {"parts": {"agent": agent.state_dict()}}, spaces)
@@ -124,12 +118,11 @@ def test_the_recurrent_state_is_carried_from_step_to_step():
 
 def test_masks(tmp_path, capsys, monkeypatch):
     """Only valid actions are taken, here a single one of each choice."""
-    run, taken, choices = train(MASK, MASK.tiny, tmp_path), [], toy_envs.Choices
-    step = choices.step
-    monkeypatch.setattr(choices, "action_mask", lambda env: np.array([0, 1, 0, 1, 0]))
-    monkeypatch.setattr(choices, "step", lambda env, action: taken.append(action.tolist()) or step(env, action))
-    play(run, capsys, episodes=2)
-    play(run, capsys, episodes=2, greedy=True)
+    run = train(MASK, MASK.tiny, tmp_path)
+    monkeypatch.setattr(toy_envs.Choices, "action_mask", lambda env: np.array([0, 1, 0, 1, 0]))
+    with toy_envs.watched(toy_envs.Choices, "step", lambda env, action: action.tolist()) as taken:
+        play(run, capsys, episodes=2)
+        play(run, capsys, episodes=2, greedy=True)
     assert taken == [[1, 0]] * 64
 
 
@@ -221,17 +214,6 @@ def test_films_and_a_window(cartpole, capsys, monkeypatch):
     assert end.value.code == 130 and len(images) == 5 and (images[0] != images[4]).any()
 
 
-def test_a_board_of_microrts():
-    """A base of nobody in green, of the agent in blue, of its enemy in red; other planes are no picture."""
-    planes, envs = np.zeros((1, 27, 3, 4), np.uint8), SimpleNamespace(render_mode=None)
-    for owner in range(3):
-        planes[0, [10 + owner, 15], owner, owner] = 1
-    image = enjoy.picture(envs, planes)
-    assert image.shape == (120, 160, 3) and [image[40 * i + 5, 40 * i + 5].argmax() for i in range(3)] == [1, 2, 0]
-    with pytest.raises(SystemExit, match="draws no pictures"):
-        enjoy.picture(envs, planes[:, 1:])
-
-
 def test_opponents(cartpole, tmp_path, capsys):
     """The agent of the run has seat 0, and the result is its own."""
     script, options = toy_envs.SELFPLAY, "--env-id toy_envs:Signs-v0 --num-envs 4 --num-steps 32 --total-timesteps"
@@ -249,6 +231,7 @@ def test_options_of_the_script(cartpole, capsys, monkeypatch):
     assert "CartPole-v0" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not find_library("EGL"), reason="no EGL here (Debian: libegl1)")
 def test_mujoco_is_filmed_without_a_screen(tmp_path):
     run = train(CONTINUOUS, CONTINUOUS.tiny, tmp_path)
@@ -269,7 +252,10 @@ def test_ctrl_c_ends_with_what_was_played(cartpole, tmp_path):
 EXPORTS = [(PPO, CLOCK), (CONTINUOUS, f"{FEW} --env-id Hopper-v5"), (ATARI, FEW), (LSTM, FEW), (MASK, MASK.tiny)]
 
 
-@pytest.mark.parametrize(("script", "options"), EXPORTS, ids=[script.name for script, _ in EXPORTS])
+@pytest.mark.parametrize(
+    "script, options",
+    [pytest.param(*row, id=row[0].name, marks=pytest.mark.slow if row[0].images else ()) for row in EXPORTS],
+)
 def test_an_exported_policy_plays_without_the_script(script, options, tmp_path):
     """For 200 steps its actions are those of torch, for two environments without the script's wrappers."""
     run, file = train(script, options, tmp_path), tmp_path / "agent.onnx"

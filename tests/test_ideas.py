@@ -2,22 +2,20 @@
 
 import copy
 import functools
-import importlib
 import math
-import sys
 from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from toy_envs import ROOT, checkpoint, patched, same_weights, scalars, train
+from toy_envs import PPO, checkpoint, patched, same_weights, scalars, spaces, train, watched
 
 import enjoy
 
-tool = importlib.import_module("recipes.__main__")
 SMALL = "--no-cuda --num-envs 2 --num-steps 32 --save-every 1"
 HIDDEN = f"{SMALL} --env-id recipes.environments:"
+VECTOR = gym.spaces.Box(-1, 1, (4,))
 IDEAS = {
     **dict.fromkeys(("recompute-advantages", "clip-higher", "spo", "drift", "adam-relative", "equal-betas"), SMALL),
     **dict.fromkeys(("outer-step", "layer-norm", "plasticity-log", "average-policy", "muon"), SMALL),
@@ -30,26 +28,10 @@ IDEAS = {
 }
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """A function from a recipe's name to its script as a module, the recipe applied to it or to another script."""
-    folder = tmp_path_factory.mktemp("made")
-    found = {recipe.name: recipe for recipe in tool.recipes()}
-
-    @functools.cache
-    def make(name, script=None):
-        recipe = found[f"with/{name}"]
-        script = script or recipe.header["script"]
-        recipe = recipe._replace(
-            header=recipe.header | {"script": script}, diff=recipe.diff.replace(recipe.script.name, script)
-        )
-        module = f"with_{name}_{script[:-3]}".replace("-", "_")
-        (folder / f"{module}.py").write_text(tool.apply(recipe, (ROOT / script).read_text()))
-        return SimpleNamespace(name=module, module=importlib.import_module(module))
-
-    sys.path.insert(0, str(folder))
-    yield make
-    sys.path.remove(str(folder))
+@pytest.fixture
+def made(with_recipe):
+    """A function from the name of a recipe in recipes/with to the script that it makes."""
+    return lambda name, script=None: with_recipe(f"with/{name}", script)
 
 
 @pytest.mark.parametrize("name", IDEAS)
@@ -153,30 +135,6 @@ def test_the_perturbed_mean(made):
 # values and advantages
 
 
-def test_returns_by_the_critic_as_it_is(made):
-    """By the definition of GAE, with a time limit at step 1 of environment 0."""
-    module, rng = made("recompute-advantages").module, np.random.default_rng(1)
-    obs, next_obs, final = rng.normal(size=(3, 2)), rng.normal(size=2), rng.normal()
-    rewards, cut = rng.normal(size=(3, 2)), np.array([True, False])
-    dones = np.array([[False, False], [False, False], [True, False]])
-    args, value = module.Args(gamma=0.9, gae_lambda=0.8), lambda x: 2 * x + 1
-    expected = np.zeros((3, 2))
-    for n, t in ((n, t) for n in range(2) for t in range(3)):
-        for k in range(t, 3):
-            ends = n == 0 and k == 1
-            following = value(final if ends else next_obs[n] if k == 2 else obs[k + 1, n])
-            expected[t, n] += (0.9 * 0.8) ** (k - t) * (rewards[k, n] + 0.9 * following - value(obs[k, n]))
-            if ends:
-                break
-    expected += value(obs)
-    tensor = functools.partial(torch.tensor, dtype=torch.float32)
-    ends = tensor(next_obs), np.zeros(2, bool), [(1, cut, tensor([final]))]
-    result = module.evaluate_rollout(
-        lambda x: (None, value(x)), tensor(obs).flatten(), list(rewards), dones, *ends, args
-    )
-    np.testing.assert_allclose(result, [value(obs).flatten(), expected.flatten()], rtol=1e-5)
-
-
 def test_an_unchanged_critic_says_the_same_again(made, tmp_path):
     """With a learning rate of 0, GAE has the same rewards, with values at the time limit, and values in each epoch."""
     script, calls = made("recompute-advantages"), []
@@ -233,11 +191,10 @@ def test_adam_after_two_updates(name, betas, steps, made, tmp_path):
 
 def test_the_outer_step(made, tmp_path):
     """A step of 1 is that of ppo.py, one of 0 keeps the weights, and one of 2 moves them twice as far."""
-    options, ppo = f"{SMALL} --total-timesteps 64", SimpleNamespace(name="ppo", module=importlib.import_module("ppo"))
+    options = f"{SMALL} --total-timesteps 64"
     runs = [train(made("outer-step"), f"{options} --outer-step {step}", tmp_path / str(step)) for step in (0, 1, 2)]
-    start, one, two, plain = (
-        checkpoint(run)["parts"]["agent"] for run in (*runs, train(ppo, options, tmp_path / "ppo"))
-    )
+    runs.append(train(PPO, options, tmp_path / "ppo"))
+    start, one, two, plain = (checkpoint(run)["parts"]["agent"] for run in runs)
     assert not torch.equal(start["policy.weight"], one["policy.weight"])
     for name in start:
         torch.testing.assert_close(one[name], plain[name], rtol=0, atol=1e-6)
@@ -247,11 +204,7 @@ def test_the_outer_step(made, tmp_path):
 def test_muon(made):
     """A gradient of 0 leaves the weights. An orthogonal one, divided by its norm of 8, goes through the polynomial
     3.4445 x - 4.7750 x^3 + 2.0315 x^5 five times, and then changes the weights by so much of the rate of 0.02."""
-    agent = made("muon").module.Agent(
-        SimpleNamespace(
-            single_observation_space=gym.spaces.Box(-1, 1, (4,)), single_action_space=gym.spaces.Discrete(2)
-        )
-    )
+    agent = made("muon").module.Agent(spaces(VECTOR, gym.spaces.Discrete(2)))
     adam, muon = made("muon").module.make_optimizers(agent, made("muon").module.Args())
     hidden = [agent.policy_trunk[2].weight, agent.value_trunk[2].weight]
     assert [id(w) for w in muon.param_groups[0]["params"]] == [id(w) for w in hidden]
@@ -296,14 +249,10 @@ def test_the_plasticity_of_known_features(made):
 
 
 def test_the_plasticity_log_changes_nothing(made, tmp_path):
-    ppo = SimpleNamespace(name="ppo", module=importlib.import_module("ppo"))
-    plain, logged = (
-        train(x, f"{SMALL} --total-timesteps 128", tmp_path / x.name) for x in (ppo, made("plasticity-log"))
-    )
+    scripts = PPO, made("plasticity-log")
+    plain, logged = (train(script, f"{SMALL} --total-timesteps 128", tmp_path / script.name) for script in scripts)
     assert same_weights(checkpoint(plain), checkpoint(logged))
-    assert {tag for tag in scalars(logged) if tag.startswith("plasticity/")} == {
-        f"plasticity/{trunk}_{what}" for trunk in ("policy", "value") for what in ("rank", "dead", "norm")
-    }
+    assert {"plasticity/policy_rank", "plasticity/value_dead", "plasticity/value_norm"} < scalars(logged).keys()
 
 
 # noise
@@ -325,15 +274,13 @@ def test_the_spectrum_of_colored_noise(made):
 
 def test_actions_take_the_noise(made, tmp_path):
     """Noise of 2 makes each action two deviations more than its mean."""
-    script, seen = made("colored-noise"), []
-    loss = script.module.ppo_loss
+    script = made("colored-noise")
 
-    def record(agent, minibatch, *rest):
-        seen.append(minibatch["actions"] - agent(minibatch["obs"])[0].mean - 2)
-        return loss(agent, minibatch, *rest)
+    def error(agent, minibatch, *_):
+        return minibatch["actions"] - agent(minibatch["obs"])[0].mean - 2
 
     twos = (script.module, "colored_noise", lambda shape, color, device: torch.full(shape, 2.0))
-    with patched(twos, (script.module, "ppo_loss", record)):
+    with patched(twos), watched(script.module, "ppo_loss", error) as seen:
         train(script, f"{SMALL} --env-id Pendulum-v1 --total-timesteps 64 --learning-rate 0", tmp_path)
     assert torch.cat(seen).abs().max() < 1e-5
 
@@ -347,52 +294,36 @@ MEMORY = ["lstm", "lstm-continuous", "lstm-mask"]
 @pytest.mark.parametrize("name", MEMORY)
 def test_the_loss_sees_the_states_of_the_rollout(name, made, tmp_path):
     """With a learning rate of 0 the values are the same: states, ends of episodes and environments are as they were."""
-    script, seen = made(name), []
-    loss = script.module.ppo_loss
-
-    def record(agent, minibatch, *rest):
+    def error(agent, minibatch, *_):
         _, values, _ = agent(minibatch["obs"], minibatch["state"], minibatch["dones"])
-        seen.append((values - minibatch["values"]).abs().max())
-        return loss(agent, minibatch, *rest)
+        return (values - minibatch["values"]).abs().max()
 
-    with patched((script.module, "ppo_loss", record)):
-        options = "--num-envs 4 --total-timesteps 1024 --update-epochs 1 --learning-rate 0 --bootstrap-truncated"
-        run = train(script, f"{IDEAS[name]} {options}", tmp_path)
-    assert max(seen) < 1e-5 and len(scalars(run)["charts/episodic_return"]) >= 4
+    options = "--num-envs 4 --total-timesteps 1024 --update-epochs 1 --learning-rate 0 --bootstrap-truncated"
+    with watched(made(name).module, "ppo_loss", error) as errors:
+        run = train(made(name), f"{IDEAS[name]} {options}", tmp_path)
+    assert max(errors) < 1e-5 and len(scalars(run)["charts/episodic_return"]) >= 4
 
 
 @pytest.mark.parametrize("name", MEMORY)
-def test_a_sequence_equals_its_steps(name, made, tmp_path):
-    """Also where an episode begins, at which the state is 0 again; and without one the past makes a difference."""
-    script = made(name)
-    args = script.module.Args(env_id=IDEAS[name].split("--env-id ")[1].split()[0], num_envs=2, num_minibatches=2)
-    envs = script.module.make_envs(args, tmp_path)
-    agent = script.module.Agent(envs)
-    obs = torch.randn(5, 2, *envs.single_observation_space.shape)
-    dones = torch.tensor([[False, False], [False, True], [False, False], [True, False], [False, False]])
-    state = start = torch.randn(2, 1, 2, 128).unbind()
-    _, values, last = agent(obs.flatten(0, 1), start, dones.flatten())
-    steps = []
-    for t in range(5):
-        _, value, state = agent(obs[t], state, dones[t])
-        steps.append(value)
-    torch.testing.assert_close(values, torch.cat(steps))
-    torch.testing.assert_close(last, state)
-    _, again, _ = agent(obs[3:].flatten(0, 1), torch.zeros(2, 1, 2, 128).unbind(), dones[3:].flatten())
-    torch.testing.assert_close(again.view(2, 2)[:, 0], values.view(5, 2)[3:, 0])
-    assert (again.view(2, 2)[:, 1] - values.view(5, 2)[3:, 1]).abs().max() > 1e-4
+def test_the_state_is_0_where_an_episode_begins(name, made):
+    """In environment 0; in the other one the past makes a difference."""
+    actions = {"lstm": gym.spaces.Discrete(2), "lstm-continuous": gym.spaces.Box(-1, 1, (2,))}
+    agent = made(name).module.Agent(spaces(VECTOR, actions.get(name, gym.spaces.MultiDiscrete([3, 2]))))
+    obs, zeros, state = torch.randn(2, 4), torch.zeros(2, 1, 2, 128).unbind(), torch.randn(2, 1, 2, 128).unbind()
+    _, values, _ = agent(obs, state, torch.tensor([True, False]))
+    _, first, _ = agent(obs, zeros, torch.tensor([False, False]))
+    torch.testing.assert_close(values[0], first[0])
+    assert abs(values[1] - first[1]) > 1e-4
 
 
 def test_image_and_vector_go_to_their_trunks(made, tmp_path):
-    module, spaces = (
-        made("image-and-vector").module,
-        gym.make("recipes.environments:ImageAndVector-v0").observation_space,
-    )
-    envs = module.make_envs(module.Args(env_id="recipes.environments:ImageAndVector-v0", num_envs=1), tmp_path)
-    agent, seen, sample = module.Agent(envs), [], spaces.sample()
+    module, env_id = made("image-and-vector").module, "recipes.environments:ImageAndVector-v0"
+    space = gym.make(env_id).observation_space
+    agent = module.Agent(module.make_envs(module.Args(env_id=env_id, num_envs=1), tmp_path))
+    seen, sample = [], space.sample()
     for trunk in (agent.trunk, agent.vector_trunk):
         trunk.register_forward_pre_hook(lambda trunk, inputs: seen.append(inputs[0][0]))
-    agent(torch.from_numpy(gym.spaces.flatten(spaces, sample))[None])
+    agent(torch.from_numpy(gym.spaces.flatten(space, sample))[None])
     np.testing.assert_allclose(seen[0].movedim(0, -1), sample["image"] / 255, rtol=1e-6)
     np.testing.assert_allclose(seen[1], sample["vector"])
 
@@ -422,8 +353,7 @@ def test_the_divergence_of_the_penalty(made):
 def test_the_auxiliary_phase(made):
     """Ten steps of it are those of SGD on squared errors and on the divergence of the old policy from the new."""
     module = made("ppg").module
-    spaces = {"single_observation_space": gym.spaces.Box(-1, 1, (4,)), "single_action_space": gym.spaces.Discrete(3)}
-    agent, args = module.Agent(SimpleNamespace(**spaces)), module.Args(phase_epochs=10)
+    agent, args = module.Agent(spaces(VECTOR, gym.spaces.Discrete(3))), module.Args(phase_epochs=10)
     torch.nn.init.orthogonal_(agent.policy.weight, 5)  # so that the two directions of the divergence differ
     other, obs, returns = copy.deepcopy(agent), torch.randn(64, 4), 3 * torch.randn(64)
     phase = module.Phase(agent, args)
@@ -445,8 +375,7 @@ def test_the_auxiliary_phase(made):
 def test_symlog(made):
     """A network's output is the symlog of the value."""
     module = made("symlog-values").module
-    spaces = {"single_observation_space": gym.spaces.Box(-1, 1, (4,)), "single_action_space": gym.spaces.Discrete(2)}
-    agent, obs = module.Agent(SimpleNamespace(**spaces)), torch.randn(9, 4)
+    agent, obs = module.Agent(spaces(VECTOR, gym.spaces.Discrete(2))), torch.randn(9, 4)
     torch.nn.init.constant_(agent.value.bias, -3.0)
     output = agent.value(agent.value_trunk(obs)).squeeze(-1).detach().numpy()
     values = agent(obs)[1]
@@ -476,10 +405,8 @@ def test_the_value_loss_in_units_of_the_returns(made):
     expected = 0.5 * np.maximum((values - returns) ** 2, (clipped - returns) ** 2).mean() / 4
     tensor, zeros = functools.partial(torch.tensor, dtype=torch.float32), torch.zeros(3)
     policy = SimpleNamespace(log_prob=lambda actions: zeros, entropy=lambda: zeros)
-    minibatch = dict.fromkeys(("obs", "actions", "logprobs"), zeros) | {
-        "values": tensor(old),
-        "returns": tensor(returns),
-    }
+    minibatch = dict.fromkeys(("obs", "actions", "logprobs"), zeros)
+    minibatch |= {"values": tensor(old), "returns": tensor(returns)}
 
     class Agent:
         moments = module.Moments()
@@ -501,15 +428,9 @@ def test_the_rate_falls_and_rises(aim, rate, made, tmp_path):
 
 def test_the_opponent_plays_on_its_own_observations(made, tmp_path):
     """Those of seat 1, at each step."""
-    script, seen = made("selfplay-past"), []
-    forward = script.module.Agent.forward
-
-    def record(agent, obs):
-        seen.append(obs)
-        return forward(agent, obs)
-
+    script = made("selfplay-past")
     options = "--no-cuda --env-id toy_envs:Signs-v0 --num-envs 4 --num-steps 32 --total-timesteps 128"
-    with patched((script.module.Agent, "forward", record)):
+    with watched(script.module.Agent, "forward", lambda agent, obs: obs) as seen:
         train(script, options, tmp_path)
     assert [len(obs) for obs in seen[:64]] == [4, 2] * 32
     assert all(torch.equal(past, obs[1::2]) for obs, past in zip(seen[:64:2], seen[1:64:2], strict=True))

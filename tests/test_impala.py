@@ -1,11 +1,12 @@
 """impala_atari_cleanba.py: V-trace, its loss and RMSprop against their formulas; the rollouts that it trains on."""
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 from ranks import run, weights
 from test_cleanba import changed, numbers, slow
-from toy_envs import checkpoint, scalars
+from toy_envs import checkpoint, scalars, spaces
 
 import impala_atari_cleanba as script
 
@@ -60,42 +61,30 @@ class Linear(torch.nn.Module):
 
     def forward(self, obs):
         outputs = obs @ self.weights
-        return script.Categorical(outputs[:, :2]), outputs[:, 2]
+        return script.Categorical(outputs[..., :2]), outputs[..., 2]
 
 
-def test_the_gradient_by_finite_differences():
-    """Of the sum over steps; targets and advantages are constants."""
+def test_the_loss_and_its_gradient():
+    """Sums over the steps; targets and advantages are constants."""
     torch.manual_seed(1)
     args, agent = script.Args(gamma=GAMMA, vf_coef=0.7, ent_coef=0.3), Linear()
-    rewards, _, dones, _ = (torch.from_numpy(column) for column in rollout())
+    rewards, _, dones, _ = rollout()
     obs, actions = torch.randn(M + 1, B, 3, dtype=torch.float64), torch.randint(2, (M, B))
     logprobs = torch.randn(M, B, dtype=torch.float64).clamp(max=-0.1)
     minibatch = {"obs": obs[:-1], "next_obs": obs[-1:], "actions": actions, "logprobs": logprobs}
-    loss, _ = script.impala_loss(agent, minibatch | {"rewards": rewards, "dones": dones}, args)
-    loss.backward()
-
-    def policy_and_values(weights):
-        outputs = obs.numpy() @ weights
-        logits = outputs[..., :2] - np.log(np.exp(outputs[..., :2]).sum(-1, keepdims=True))
-        return logits[:-1], outputs[..., 2]
-
-    start = agent.weights.detach().numpy()
-    logits, values = policy_and_values(start)
-    ratios = np.exp(np.take_along_axis(logits, actions.numpy()[..., None], -1)[..., 0] - logprobs.numpy())
-    targets, advantages = by_definition(rewards.numpy(), values, dones.numpy(), ratios)
-
-    def loss_at(weights):
-        logits, values = policy_and_values(weights)
-        chosen = np.take_along_axis(logits, actions.numpy()[..., None], -1)[..., 0]
-        errors, entropies = values[:-1] - targets, -(np.exp(logits) * logits).sum(-1)
-        return -(advantages * chosen).sum() + 0.7 * 0.5 * (errors**2).sum() - 0.3 * entropies.sum()
-
-    np.testing.assert_allclose(loss.item(), loss_at(start), rtol=1e-12)
-    for i, j in np.ndindex(3, 3):
-        step = np.zeros((3, 3))
-        step[i, j] = 1e-5
-        slope = (loss_at(start + step) - loss_at(start - step)) / 2e-5
-        np.testing.assert_allclose(agent.weights.grad[i, j].item(), slope, rtol=1e-7, atol=1e-7)
+    minibatch |= {"rewards": torch.from_numpy(rewards), "dones": torch.from_numpy(dones)}
+    loss, _ = script.impala_loss(agent, minibatch, args)
+    outputs = obs @ agent.weights
+    policy, values = torch.distributions.Categorical(logits=outputs[:-1, :, :2]), outputs[..., 2]
+    chosen = policy.log_prob(actions)
+    ratios = (chosen - logprobs).exp().detach().numpy()
+    constants = by_definition(rewards, values.detach().numpy(), dones, ratios)
+    targets, advantages = map(torch.from_numpy, constants)
+    errors, entropy = values[:-1] - targets, policy.entropy().sum()
+    expected = -(advantages * chosen).sum() + 0.7 * 0.5 * (errors**2).sum() - 0.3 * entropy
+    torch.testing.assert_close(loss, expected)
+    gradients = (torch.autograd.grad(each, agent.weights)[0] for each in (loss, expected))
+    torch.testing.assert_close(*gradients)
 
 
 def record(file):
@@ -173,9 +162,9 @@ def test_the_bootstrap_at_a_truncation(tmp_path):
 
 
 def test_the_norm_is_cut_at_40():
-    """Of the gradient of all steps together: ten times the reward, ten times the gradient, until it is 40 long."""
+    """Of the gradient of all steps together."""
     norms = []
-    for scale in (0.1, 1.0, 100.0):
+    for scale in (0.1, 100.0):
         torch.manual_seed(1)
         agent, args = Linear(), script.Args(num_envs=B, num_steps=M, num_minibatches=1, ent_coef=0.0, vf_coef=0.0)
         minibatch = {"obs": torch.randn(M, B, 3).double(), "next_obs": torch.zeros(1, B, 3).double()}
@@ -183,8 +172,8 @@ def test_the_norm_is_cut_at_40():
         minibatch |= {"rewards": torch.full((M, B), scale).double(), "dones": torch.ones(M + 1, B, dtype=torch.bool)}
         stats = script.clipped_gradient(agent, minibatch, args)
         norms.append((float(stats["grad_norm"]), float(agent.weights.grad.norm())))
-    assert norms[0][0] == pytest.approx(norms[0][1]) and norms[0][0] < 40 < norms[2][0]
-    assert norms[2][1] == pytest.approx(40, rel=1e-5)
+    assert norms[0][0] == pytest.approx(norms[0][1]) and norms[0][0] < 40 < norms[1][0]
+    assert norms[1][1] == pytest.approx(40, rel=1e-5)
 
 
 @pytest.mark.slow
@@ -217,17 +206,16 @@ def test_speed_and_ranks_change_nothing(tmp_path):
         np.testing.assert_allclose(numbers(two)[name], numbers(one)[name], rtol=1e-4)
 
 
-def test_the_default_network_is_cleanba_s(tmp_path):
+def test_the_default_network_is_cleanba_s():
     """1,094,115 parameters with 18 actions; pooling goes over the edge as TensorFlow's does."""
-    envs = script.make_envs(script.Args(num_envs=1, machado=True), tmp_path)
-    agent = script.Agent(envs, network="impala")
+    images = gym.spaces.Box(0, 255, (84, 84, 4), np.uint8)
+    agent = script.Agent(spaces(images, gym.spaces.Discrete(18)), network="impala")
     assert sum(parameter.numel() for parameter in agent.parameters()) == 1_094_115
     sizes = []
     for layer in agent.trunk:
         if isinstance(layer, torch.nn.MaxPool2d):
             layer.register_forward_hook(lambda layer, images, pooled: sizes.append((images[0], pooled)))
     agent(torch.randint(256, (2, 84, 84, 4), dtype=torch.uint8))
-    envs.close()
     for images, pooled in sizes:
         size = images.shape[-1]
         total = max((-(-size // 2) - 1) * 2 + 3 - size, 0)  # the padding of SAME, less of it at the top and the left

@@ -1,13 +1,12 @@
 """Distributions, losses and the gradient step by brute force: 100,000 samples, and float64 formulas."""
 
 import contextlib
-from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from toy_envs import LSTM, PROCGEN, SCRIPTS, of_scripts
+from toy_envs import LSTM, PROCGEN, SCRIPTS, of_scripts, spaces
 
 import ppo
 import ppo_atari_multigpu
@@ -130,8 +129,7 @@ def test_a_column_of_another_shape_ends_the_loss(script, wrong):
 @pytest.mark.parametrize("largest", [0.5, 0.001])
 def test_the_gradient_is_clipped_to_a_norm_and_the_log_has_the_norm_before(largest):
     torch.manual_seed(1)
-    box, discrete = gym.spaces.Box(-1, 1, (4,)), gym.spaces.Discrete(2)
-    agent = ppo.Agent(SimpleNamespace(single_observation_space=box, single_action_space=discrete))
+    agent = ppo.Agent(spaces(gym.spaces.Box(-1, 1, (4,)), gym.spaces.Discrete(2)))
     minibatch = random_minibatch() | {"obs": torch.randn(B, 4), "actions": torch.randint(2, (B,))}
     args = ppo.Args(max_grad_norm=largest)
 
@@ -155,7 +153,7 @@ def test_no_tensor_of_an_update_stays_on_the_cpu(script, monkeypatch):
     obs = gym.spaces.Box(0, 255, (3, 64, 64), np.uint8) if script is PROCGEN else obs
     actions = gym.spaces.Box(-1, 1, (2,)) if script.box else gym.spaces.Discrete(3)
     actions = gym.spaces.MultiDiscrete([3, 2]) if script.several else actions
-    agent = script.module.Agent(SimpleNamespace(single_observation_space=obs, single_action_space=actions)).to("meta")
+    agent = script.module.Agent(spaces(obs, actions)).to("meta")
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())  # which "meta" does not have
     with torch.device("meta"):
         minibatch = random_minibatch() | {"masks": torch.ones(B, 5, dtype=torch.bool)}

@@ -1,23 +1,21 @@
 """Checkpoints, resumes, signals and errors, tested on ppo.py, as the plumbing is the same in every script."""
 
-import errno
 import os
-import pty
 import random
 import re
 import shutil
 import signal
 import subprocess
 import sys
-import termios
 import time
 from pathlib import Path
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 import toy_envs as toys
-from toy_envs import PPO, Clock, checkpoint, finish, patched, same_weights, scalars, start
+from toy_envs import PPO, Clock, checkpoint, equal, finish, patched, same_weights, scalars, start, started
 
 ppo = PPO.module
 CLOCK = "--num-envs 2 --num-steps 16 --total-timesteps 384 --num-minibatches 2 --update-epochs 2 --save-every 2"
@@ -51,15 +49,6 @@ def cut(run, step):
             file.unlink()
 
 
-def equal(one, other):
-    """Whether two states are equal, bit for bit."""
-    if isinstance(one, dict):
-        return list(one) == list(other) and all(equal(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(equal, one, other))
-    return torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
-
-
 # Checkpoints and resumes
 
 
@@ -69,14 +58,8 @@ def test_every_part_is_resumed(script, tmp_path):
     options = CLOCK.replace("--num-envs 2", "--num-envs 4 --learning-rate 0.01 --anneal-lr")
     run = train(options, tmp_path, script=script)
     cut(run, 256)
-    saved, loaded, begin = checkpoint(run), {}, script.module.Run.start
-
-    def spy(self, device, **parts):
-        begin(self, device, **parts)
-        torch.save({name: part.state_dict() for name, part in parts.items()}, tmp_path / "loaded.pt")
-        loaded.update(torch.load(tmp_path / "loaded.pt"))
-
-    with patched((script.module.Run, "start", spy)):
+    saved = checkpoint(run)
+    with toys.loaded_parts(script) as loaded:
         assert train(f"--resume {run}", tmp_path, script=script) == run
     assert equal(loaded, saved["parts"]) and saved["global_step"] == 256
     log = scalars(run)
@@ -85,10 +68,9 @@ def test_every_part_is_resumed(script, tmp_path):
     assert len(log["charts/episodic_return"]) == 384 // 8
     rates = [0.01 * left / 6 for left in (6, 5, 4, 3, 2, 1)]
     assert [value for _, value in log["charts/learning_rate"]] == pytest.approx(rates)
-    names = {path.name for path in run.iterdir() if "events." not in path.name}
-    later = {f"{script.name}_000000000256.py", "run_000000000256.json"}
-    assert names - {f"checkpoint_{step:012}.pt" for step in checkpoints(run)} == {
-        f"{script.name}.py", "run.json", "lock", *later
+    names = {path.name for path in run.iterdir() if not path.name.startswith(("events.", "checkpoint_"))}
+    assert names == {f"{script.name}{end}" for end in (".py", "_000000000256.py")} | {
+        "run.json", "run_000000000256.json", "lock"
     }  # fmt: skip
     assert not same_weights(checkpoint(run), saved)
 
@@ -108,16 +90,10 @@ def test_a_first_checkpoint_is_written_before_the_first_update(tmp_path):
 
 def test_seeds(tmp_path):
     """A resume plays other games with other random numbers; the same resume gives the same run."""
-    seeds, make_envs, draw = [], ppo.make_envs, torch.randperm
-
-    def spied(args, folder):
-        envs = make_envs(args, folder)
-        envs.reset = lambda seed, reset=envs.reset: seeds.append(seed) or reset(seed=seed)
-        return envs
-
-    orders = []
-    with patched((ppo, "make_envs", spied)) as patch:
-        patch.setattr(torch, "randperm", lambda *a, **k: orders.append(draw(*a, **k)) or orders[-1])
+    draw, orders = torch.randperm, []
+    drawn = lambda *a, **k: orders.append(draw(*a, **k)) or orders[-1]  # noqa: E731
+    with toys.watched(gym.vector.SyncVectorEnv, "reset", lambda envs, seed, **_: seed) as seeds, patched() as patch:
+        patch.setattr(torch, "randperm", drawn)
         run = train(f"{CLOCK} --seed 7", tmp_path)
         cut(run, 320)
         shutil.copytree(run, tmp_path / "copy")
@@ -131,14 +107,16 @@ def test_seeds(tmp_path):
 
 
 def test_options_of_a_resume(tmp_path):
-    """They replace those of the run; what belongs to the machine is never taken from the checkpoint."""
+    """They replace the run's, but for the machine's, and are the default where the checkpoint lacks one."""
     run = train(f"{CLOCK} --no-anneal-lr --learning-rate 0.002 --threads 2", tmp_path)
     state = checkpoint(run)
     elsewhere = {"runs_folder": "/no/such/folder", "track": True}
+    del state["args"]["bootstrap_truncated"]
     torch.save(state | {"args": state["args"] | elsewhere}, max(run.glob("checkpoint_*.pt")))
     assert train(f"--resume {run} --total-timesteps 512", tmp_path) == run
     args = checkpoint(run)["args"]
     assert args["total_timesteps"] == 512 and args["num_steps"] == 16 and not args["anneal_lr"]
+    assert args["bootstrap_truncated"] is False
     assert (args["threads"], args["track"], args["runs_folder"]) == (1, False, "runs")
     assert [value for _, value in scalars(run)["charts/learning_rate"]] == pytest.approx([0.002] * 16)
 
@@ -186,68 +164,45 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path, capsys):
     assert checkpoints(run) == [320, 384] and steps_of(run) == list(range(32, 385, 32))
 
 
-def damage(data, kind, chance):
-    """The bytes of a file after an accident."""
-    data, first, second = bytearray(data), chance.randrange(len(data)), chance.randrange(len(data))
-    match kind:
-        case "bit":
-            data[first] ^= 1 << chance.randrange(8)
-        case "cut":
-            del data[first:]
-        case "zeros":
-            page = slice(first // 512 * 512, first // 512 * 512 + 512)
-            data[page] = bytes(len(data[page]))
-        case "swapped":
-            data[first : first + 64], data[second : second + 64] = data[second : second + 64], data[first : first + 64]
-    return bytes(data)
-
-
-@pytest.mark.parametrize("kind", ["bit", "cut", "zeros", "swapped"])
-def test_nothing_is_loaded_from_a_damaged_file_but_what_was_saved(kind, tmp_path):
-    """Of 50 damaged files each is refused, or is read as it was."""
+def test_nothing_is_loaded_from_a_damaged_file_but_what_was_saved(tmp_path):
+    """Of 100 files that end early or have a wrong bit each is refused, or is read as it was."""
     run, chance = train(CLOCK, tmp_path), random.Random(1)
     whole, refused = checkpoint(run), 0
     data, file = max(run.glob("checkpoint_*.pt")).read_bytes(), tmp_path / "damaged.pt"
-    for _ in range(50):
-        file.write_bytes(damage(data, kind, chance))
+    for number in range(100):
+        damaged, place = bytearray(data), chance.randrange(len(data))
+        damaged[place] ^= 1 << chance.randrange(8)
+        file.write_bytes(damaged[:place] if number % 2 else damaged)
         try:
             assert equal(ppo.load_checkpoint(file), whole)
         except SystemExit:
             refused += 1
-    assert refused > 25
-
-
-class Malice:
-    def __reduce__(self):
-        return print, ("this was run",)
+    assert refused > 50
 
 
 def test_checkpoints_that_are_refused(tmp_path, capsys):
     """Code in a file is not run."""
-    folders = {name: tmp_path / name for name in ("empty", "malice", "half", "text", "another")}
-    for folder in folders.values():
-        folder.mkdir()
-    file = "checkpoint_000000000064.pt"
-    torch.save({"args": Malice(), "parts": {}}, folders["malice"] / file)
-    torch.save({"weights": torch.zeros(3)}, folders["another"] / file)
-    (folders["half"] / file).write_bytes(b"PK\x03\x04" + bytes(100))
-    (folders["text"] / file).write_text("not a checkpoint")
-    for path in [*(folders[name] / file for name in ("malice", "half", "text")), *folders.values()]:
-        with pytest.raises((SystemExit, KeyError, OSError)):
-            toys.train(PPO, f"--resume {path}", tmp_path)
+    malice = type("Malice", (), {"__reduce__": lambda self: (print, ("this was run",))})()
+    contents = {"malice": {"args": malice, "parts": {}}, "another": {"weights": torch.zeros(3)}, "text": None}
+    for name, content in contents.items():
+        (tmp_path / name).mkdir()
+        file = tmp_path / name / "checkpoint_000000000064.pt"
+        torch.save(content, file) if content else file.write_text("not a checkpoint")
+        for path in (file, file.parent):
+            with pytest.raises((SystemExit, KeyError, OSError)):
+                toys.train(PPO, f"--resume {path}", tmp_path)
     assert "this was run" not in capsys.readouterr().out and not list(tmp_path.glob("runs/*"))
 
 
-@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES])
-def test_a_file_that_cannot_be_read_is_not_damaged(number, tmp_path):
+def test_a_file_that_cannot_be_read_is_not_damaged(tmp_path):
     """An OSError ends the run, and no file changes."""
     run = train(CLOCK, tmp_path)
     before = contents(run)
 
     def fail(*args, **kwargs):
-        raise OSError(number, os.strerror(number))
+        raise OSError("Input/output error")
 
-    with patched((ppo.Path, "read_bytes", fail)), pytest.raises(OSError, match=os.strerror(number)):
+    with patched((ppo.Path, "read_bytes", fail)), pytest.raises(OSError, match="Input/output error"):
         train(f"--resume {run}", tmp_path)
     assert contents(run) == before
 
@@ -280,7 +235,7 @@ def test_a_part_of_an_edited_script_is_resumed(tmp_path):
     assert part.value == 0.25 and checkpoint(run)["parts"]["coefficient"] == {"value": 0.25}
 
 
-@pytest.mark.parametrize("part", [object(), Coefficient(object()), Coefficient(lambda: 0)])
+@pytest.mark.parametrize("part", [object(), Coefficient(object())])
 def test_a_part_that_cannot_be_saved_ends_the_run_at_once(part, tmp_path):
     with patched((ppo, "gae", None)), pytest.raises((SystemExit, Exception)) as raised:
         train_with(part, CLOCK, tmp_path)
@@ -318,32 +273,12 @@ def test_parts_that_do_not_fit(tmp_path):
             train_with(part, f"--resume {resume} --total-timesteps 512", tmp_path)
 
 
-def test_a_new_option_has_its_default(tmp_path):
-    run = train(CLOCK, tmp_path)
-    state = checkpoint(run)
-    del state["args"]["bootstrap_truncated"]
-    torch.save(state, max(run.glob("checkpoint_*.pt")))
-    train(f"--resume {run} --total-timesteps 512", tmp_path)
-    assert checkpoint(run)["args"]["bootstrap_truncated"] is False
-
-
 def test_another_number_of_environments(tmp_path):
-    """The run ends with the last whole rollout; the bar and the speed count the steps of this process alone."""
-    run, bars = train(CLOCK.replace("384", "128"), tmp_path), []
-
-    class Bar(ppo.tqdm):
-        def __init__(self, *args, **kwargs):
-            super().__init__(*args, **kwargs)
-            bars.append(self)
-
-        @property
-        def format_dict(self):
-            return super().format_dict | {"elapsed": 10.0}
-
-    with patched((ppo, "tqdm", Bar)):
+    """The run ends with the last whole rollout; the speed counts the steps of this process alone."""
+    run, shown = train(CLOCK.replace("384", "128"), tmp_path), ppo.tqdm.format_dict.fget
+    with patched((ppo.tqdm, "format_dict", property(lambda bar: shown(bar) | {"elapsed": 10.0}))):
         train(f"--resume {run} --num-envs 5 --total-timesteps 384", tmp_path)  # three rollouts of 80 steps
     assert steps_of(run) == [32, 64, 96, 128, 208, 288, 368] and checkpoint(run)["global_step"] == 368
-    assert (bars[0].initial, bars[0].n, bars[0].total) == (128, 368, 384)
     assert scalars(run)["charts/SPS"][-3:] == [(208, 8), (288, 16), (368, 24)]
 
 
@@ -351,46 +286,23 @@ def test_another_number_of_environments(tmp_path):
 
 
 class Broken(Clock):
-    """Gives a number that is not finite in its hundredth step, or raises it if it is an error."""
+    """Observes NaN in its hundredth step."""
 
-    what, number, count = "rewards", np.nan, 0
+    count = 0
 
     def step(self, action):
-        obs, reward, *others = super().step(action)
+        obs, *others = super().step(action)
         self.count += 1
-        if self.count == 100:
-            if isinstance(self.number, Exception):
-                raise self.number
-            obs, reward = (obs, self.number) if self.what == "rewards" else (np.full_like(obs, self.number), reward)
-        return obs, reward, *others
+        return np.full_like(obs, np.nan) if self.count == 100 else obs, *others
 
 
-@pytest.mark.parametrize("what, number", [("observations", np.nan), ("rewards", np.inf)])
-def test_a_loss_that_is_not_finite_ends_the_run(what, number, tmp_path):
+def test_a_loss_that_is_not_finite_ends_the_run(tmp_path):
     options = "--num-envs 2 --num-steps 32 --total-timesteps 512 --save-every 1 --num-minibatches 1 --update-epochs 1"
-    with patched((Broken, "what", what), (Broken, "number", number)):
-        with pytest.raises(SystemExit, match="^error: losses/.* is nan in update 4$"):
-            train(options, tmp_path, Broken)
+    with pytest.raises(SystemExit, match="^error: losses/.* is nan in update 4$"):
+        train(options, tmp_path, Broken)
     state = checkpoint(toys.newest_run(tmp_path))
     assert state["global_step"] == 3 * 64
     assert all(tensor.isfinite().all() for tensor in state["parts"]["agent"].values())
-
-
-@pytest.mark.parametrize("error", [OSError("the disk of the game"), ValueError("the game")])
-def test_an_error_of_the_environment_keeps_its_traceback(error, tmp_path):
-    with patched((Broken, "number", error)), pytest.raises(type(error)) as raised:
-        train("--num-envs 2 --num-steps 32 --total-timesteps 512 --save-every 1", tmp_path, Broken)
-    assert raised.value is error and raised.traceback[-1].path == Path(__file__)
-    assert checkpoints(toys.newest_run(tmp_path)) == [128, 192]
-
-
-def started(arguments, folder, **options):
-    """The process and its run's folder, once its log has an update."""
-    process = start(arguments, folder, **options)
-    while not list(folder.glob("runs/*/events.*")) or not scalars(toys.newest_run(folder)):
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.05)
-    return process, toys.newest_run(folder)
 
 
 SIGNALS = [
@@ -402,7 +314,8 @@ SIGNALS = [
 @pytest.mark.parametrize("number, options, group", SIGNALS)
 def test_a_signal_saves_and_ends_the_run(number, options, group, tmp_path):
     """Also one that the whole process group gets, as from a terminal; the workers leave it to the run."""
-    process, run = started([ppo.__file__, *f"{FOREVER}{options}".split()], tmp_path, group=0)
+    process = start([ppo.__file__, *f"{FOREVER}{options}".split()], tmp_path, group=0)
+    run = started(process, tmp_path)
     (os.killpg if group else os.kill)(process.pid, number)
     status, output, errors = finish(process, seconds=60)
     assert status == 128 + number and "Traceback" not in errors, errors
@@ -440,11 +353,9 @@ def test_the_second_ctrl_c_ends_the_program_at_once(tmp_path):
 def test_nothing_is_lost_where_tee_dies_of_the_same_ctrl_c(tmp_path):
     command = f"{sys.executable} {ppo.__file__} {FOREVER} 2>&1 | tee log"
     process = subprocess.Popen(["bash", "-c", command], cwd=tmp_path, stdout=subprocess.DEVNULL, process_group=0)
-    while not list(tmp_path.glob("runs/*/events.*")) or not scalars(toys.newest_run(tmp_path)):
-        time.sleep(0.05)
+    run = started(process, tmp_path)
     os.killpg(process.pid, signal.SIGINT)
     process.wait(60)
-    run = toys.newest_run(tmp_path)
     for _ in range(100):  # bash does not wait for the run
         try:
             toys.train(PPO, f"--resume {run} --total-timesteps {steps_of(run)[-1]}", tmp_path)
@@ -543,12 +454,13 @@ def test_kills_at_random_moments(tmp_path):
     assert len(list(run.glob("run_*.json"))) >= 1 and checkpoints(run)[-1] == 16384
 
 
-# The folder, and what is shown
+# The folder and the log
 
 
 def test_a_folder_belongs_to_one_process(tmp_path):
     """A second one ends before it reads a checkpoint; after the first has been killed, the folder is free."""
-    process, run = started([ppo.__file__, *FOREVER.split(), "--save-every", "1"], tmp_path)
+    process = start([ppo.__file__, *FOREVER.split(), "--save-every", "1"], tmp_path)
+    run = started(process, tmp_path)
     with patched((ppo, "load_checkpoint", None)), pytest.raises((SystemExit, TimeoutError)) as end:
         toys.train(PPO, f"--resume {run}", tmp_path)
     assert "lock" in str(end.value) and process.poll() is None
@@ -556,24 +468,6 @@ def test_a_folder_belongs_to_one_process(tmp_path):
     assert finish(process)[0] == -signal.SIGKILL
     step = checkpoint(run)["global_step"]
     assert toys.train(PPO, f"--resume {run} --total-timesteps {step + 64}", tmp_path) == run
-
-
-def test_progress_on_a_terminal(tmp_path):
-    """A bar with steps done, time left, steps per second and the mean return."""
-    master, terminal = pty.openpty()
-    termios.tcsetwinsize(terminal, (24, 120))
-    process = start([ppo.__file__, *PPO.quick.split()], tmp_path, stderr=terminal)
-    os.close(terminal)
-    shown = b""
-    while True:
-        try:
-            shown += os.read(master, 4096)
-        except OSError:  # the program has closed its side
-            break
-    os.close(master)
-    assert finish(process)[0] == 0
-    last = [part for part in re.split(r"[\r\n]+", shown.decode()) if part.strip()][-1]
-    assert re.match(r"100%\|.+\| 2.05k/2.05k \[\d\d:\d\d<00:00, .*return=? ?[\d.]+", last), last
 
 
 @pytest.mark.slow

@@ -1,13 +1,11 @@
 """ppo_procgen.py on EnvPool's Procgen, where the system has Qt 5, and on games that behave as its do, everywhere."""
 
-from types import SimpleNamespace
-
 import envpool
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from toy_envs import PROCGEN, checkpoint, finish, start, train, with_qt
+from toy_envs import PROCGEN, Asked, checkpoint, spaces, train, with_qt
 
 import ppo_procgen as script
 
@@ -67,26 +65,13 @@ def games(monkeypatch):
     return Games.made
 
 
-class Asked:
-    """Records every call of a pool and its answer."""
-
-    def __init__(self, pool):
-        self.pool, self.calls = pool, []
-
-    def step(self, actions, ids=None):
-        answer = self.pool.step(actions) if ids is None else self.pool.step(actions, ids)
-        kept = [np.array(part) for part in answer[:4]]
-        self.calls.append((np.arange(N) if ids is None else np.array(ids), np.array(actions), *kept, answer[4]))
-        return answer
-
-
 def check_stream(game, least, cuts):
     """5,000 random steps: ended games restart at once, no other action is ignored, a score is the sum of rewards."""
     envs = script.EnvPool(game, script.Args(num_envs=N))
     assert envs.single_action_space.n == 15 and envs.single_observation_space.shape == (3, 64, 64)
     obs, _ = envs.reset(seed=3)
     assert obs.dtype == np.uint8 and obs.shape == (N, 3, 64, 64)
-    envs.pool = asked = Asked(envs.pool)
+    envs.pool = asked = Asked(envs.pool, N)
     random, scores, lengths = np.random.default_rng(1), np.zeros(N), np.zeros(N, dtype=int)
     earlier, ends, truncations = [], 0, 0
     for _ in range(5000 // N):
@@ -142,16 +127,12 @@ def test_a_run_goes_on_where_it_was_stopped(games, tmp_path):
     assert [pool.asked["seed"] for pool in games] == [1, 1, 1, 1 + 96]
 
 
-def test_what_envpool_is_asked_for(games, tmp_path):
-    options = "--env-id heist --distribution-mode memory --num-levels 7 --start-level 100 --num-envs 3 --seed 5"
-    train(PROCGEN, f"{options} --num-steps 8 --num-minibatches 1 --total-timesteps 24", tmp_path)
+def test_what_envpool_is_asked_for(games):
+    """A seed is less than 2**31."""
+    args = script.Args(env_id="heist", distribution_mode="memory", num_levels=7, start_level=100, num_envs=3)
+    script.make_envs(args, None).reset(seed=2**31 + 5)
     asked = {"game": "HeistMemory-v0", "num_envs": 3, "seed": 5, "num_levels": 7, "start_level": 100}
     assert games[-1].asked == asked
-
-
-def test_a_seed_beyond_what_envpool_takes(games):
-    script.make_envs(script.Args(num_envs=3), None).reset(seed=2**31 + 5)
-    assert games[-1].asked["seed"] == 5
 
 
 @with_qt
@@ -178,8 +159,7 @@ def test_levels():
 def test_rows_do_not_meet_in_the_network():
     """On a CPU they are computed in parts, the last of which may be smaller."""
     torch.manual_seed(1)
-    spaces = {"single_observation_space": Games.observation_space, "single_action_space": Games.action_space}
-    agent = script.Agent(SimpleNamespace(**spaces))
+    agent = script.Agent(spaces(Games.observation_space, Games.action_space))
     torch.nn.init.normal_(agent.policy.weight)
     obs = torch.randint(0, 256, (150, 3, 64, 64), dtype=torch.uint8)
     policy, values = agent(obs)
@@ -190,38 +170,7 @@ def test_rows_do_not_meet_in_the_network():
         torch.testing.assert_close(values[row : row + 1], value, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "options, named",
-    [
-        ("--env-id starpilt", "no Procgen game StarpiltEasy-v0; it has StarpilotEasy-v0"),
-        ("--env-id LeaperEasy", "no Procgen game LeapereasyEasy-v0; it has LeaperEasy-v0"),
-        ("--env-id maze --distribution-mode extreme", "no Procgen game MazeExtreme-v0; it has .*Extreme-v0"),
-        ("--env-id CartPole-v1", "no Procgen game Cartpole-V1Easy-v0; it has "),
-    ],
-)
-def test_what_there_is_not(options, named, games, tmp_path):
-    with pytest.raises(SystemExit, match=rf"^error: .*{named}"):
-        train(PROCGEN, f"{SMALL} {options}", tmp_path)
+def test_a_mode_that_a_game_has_not(games, tmp_path):
+    with pytest.raises(SystemExit, match="^error: no Procgen game MazeExtreme-v0; it has .*Extreme-v0"):
+        train(PROCGEN, f"{SMALL} --env-id maze --distribution-mode extreme", tmp_path)
     assert not list(tmp_path.glob("runs/*")) and not games
-
-
-# A program for another process: the script where the library that EnvPool's Procgen needs is not in the system.
-WITHOUT_QT = """
-import importlib.abc, sys
-class Missing(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, *rest):
-        if name == "envpool.procgen.procgen_envpool":
-            raise ImportError("libQt5Gui.so.5: cannot open shared object file: No such file or directory")
-sys.meta_path.insert(0, Missing())
-import ppo_procgen
-sys.argv = ["ppo_procgen.py"]
-ppo_procgen.main()
-"""
-
-
-@pytest.mark.slow
-def test_without_qt(tmp_path):
-    status, output, errors = finish(start(["-c", WITHOUT_QT], tmp_path))
-    assert status == 1 and not output and errors.count("\n") == 1
-    assert errors.startswith("error: ") and "Qt 5" in errors and "libqt5gui5" in errors
-    assert not list(tmp_path.glob("runs/*"))

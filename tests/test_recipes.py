@@ -1,20 +1,18 @@
 """Each recipe applies to its script without fuzz, and trains; where it has state of its own, it resumes with it."""
 
 import contextlib
-import copy
 import importlib
 import math
 import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from toy_envs import ROOT, TEXTS, checkpoint, needs_procgen, patched, scalars, train
+from toy_envs import ROOT, TEXTS, checkpoint, equal, loaded_parts, needs_procgen, patched, scalars, train
 
 import enjoy
 
@@ -45,48 +43,37 @@ TINY = {
 TINY["with/image-and-vector"] = TINY["ppo_atari.py"] + " --env-id recipes.environments:ImageAndVector-v0"
 
 
-def patched_script(recipe):
-    """The text of the recipe's script, the recipe applied."""
-    return tool.apply(recipe, recipe.script.read_text())
-
-
 @pytest.fixture
-def made(recipe, tmp_path, monkeypatch):
+def made(recipe, with_recipe):
     """The recipe's script as a module of a name of its own, for `toy_envs.train`."""
-    name = "made_" + re.sub(r"\W", "_", recipe.name)
-    (tmp_path / f"{name}.py").write_text(patched_script(recipe))
-    monkeypatch.syspath_prepend(str(tmp_path))
     if recipe.script.name == "ppo_procgen.py":
         needs_procgen()
-    yield SimpleNamespace(name=name, module=importlib.import_module(name))
-    del sys.modules[name]
+    return with_recipe(recipe.name)
 
 
 @every_recipe
 def test_it_applies_without_fuzz(recipe):
     """And changes what it stands for alone: it leaves the plumbing as it is."""
     before = recipe.script.read_text()
-    after = patched_script(recipe)
+    after = tool.apply(recipe, before)
     assert after != before
     assert before.partition(tool.PLUMBING)[1:] == after.partition(tool.PLUMBING)[1:]
     assert all(len(line) <= 121 for line in recipe.diff.splitlines() if line.startswith("+"))
 
 
-def by_command(recipe, script, folder):
-    """The text of a script, the recipe applied to it by the command for users: patch, and git where there is none."""
-    copy = folder / recipe.script.name
-    copy.write_text(script.read_text())
-    if shutil.which("patch"):
-        subprocess.run(["patch", "--fuzz=0", copy, recipe.file], check=True, capture_output=True)
-    else:
-        outside = os.environ | {"GIT_CEILING_DIRECTORIES": str(folder.parent)}
-        subprocess.run(["git", "apply", "-p0", recipe.file], cwd=folder, env=outside, check=True, capture_output=True)
-    return copy.read_text()
+FITTED = [("with/evaluation", script) for script in ("ppo_shared", "ppo_atari", "ppo_atari_envpool")]
 
 
-@of_recipes(*RECIPES[::10])
-def test_a_users_command_makes_the_same_script(recipe, tmp_path):
-    assert by_command(recipe, recipe.script, tmp_path) == patched_script(recipe)
+@pytest.mark.parametrize("name, script", [*((recipe.name, None) for recipe in RECIPES[::10]), *FITTED])
+def test_a_users_command_makes_the_same_script(name, script, tmp_path):
+    """patch, and git where there is none; `evaluation` fits other scripts, too."""
+    recipe, script = by_name[name], (ROOT / f"{script}.py" if script else by_name[name].script)
+    copy = Path(shutil.copy(script, tmp_path / recipe.script.name))
+    command = ["patch", "--fuzz=0", copy.name] if shutil.which("patch") else ["git", "apply", "-p0"]
+    outside = os.environ | {"GIT_CEILING_DIRECTORIES": str(tmp_path.parent)}
+    subprocess.run([*command, recipe.file], cwd=tmp_path, env=outside, check=True, capture_output=True)
+    if script == recipe.script:
+        assert copy.read_text() == tool.apply(recipe, script.read_text())
 
 
 def test_a_recipe_for_each_detail():
@@ -163,7 +150,12 @@ def test_what_is_no_recipe(refresh, tmp_path):
 # Training
 
 
-@every_recipe
+def slow_on_images(recipe):
+    images = recipe.script.stem in ("ppo_atari", "ppo_atari_lstm", "ppo_procgen")
+    return pytest.param(recipe, marks=pytest.mark.slow if images else ())
+
+
+@of_recipes(*map(slow_on_images, RECIPES))
 def test_it_trains(recipe, made, tmp_path):
     """Two updates, after which all weights are finite and some have moved."""
     options = TINY.get(recipe.name, TINY[recipe.script.name])
@@ -186,24 +178,10 @@ def killed(run, update):
 )
 def test_its_own_state_survives_a_resume(recipe, made, tmp_path):
     run = train(made, f"{TINY['ppo.py']} --no-cuda", tmp_path)
-    saved, loaded, start = checkpoint(run)["parts"], {}, made.module.Run.start
-
-    def spy(self, device, **parts):
-        start(self, device, **parts)
-        loaded.update(copy.deepcopy({name: part.state_dict() for name, part in parts.items()}))
-
-    with patched((made.module.Run, "start", spy)):
+    saved = checkpoint(run)["parts"]
+    with loaded_parts(made) as loaded:
         train(made, f"--resume {run} --total-timesteps 192", tmp_path)
-    assert same(loaded, saved) and not same(checkpoint(run)["parts"], saved)
-
-
-def same(one, other):
-    """Whether two parts hold the same tensors and values."""
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(same, one, other))
-    return torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+    assert equal(loaded, saved) and not equal(checkpoint(run)["parts"], saved)
 
 
 @of_recipes("exact-resume")
@@ -217,7 +195,7 @@ def test_an_exact_resume_in_the_middle_of_games(recipe, made, options, tmp_path)
     again = checkpoint(train(made, f"--resume {run}", tmp_path / "run"))
     for state in (again, undisturbed):  # a first game's past has the generator from before it was seeded
         assert any(len(past) > 2 for past in state["parts"]["games"].pop("pasts"))  # some game is in flight
-    assert same(again["parts"], undisturbed["parts"]) and again["returns"] == undisturbed["returns"]
+    assert equal(again["parts"], undisturbed["parts"]) and again["returns"] == undisturbed["returns"]
 
 
 @of_recipes("exact-resume")
@@ -304,7 +282,7 @@ def test_an_evaluation_changes_nothing(recipe, made, tmp_path):
     runs = [train(made, f"{options} --eval-every {every}", tmp_path / str(every)) for every in (1, 100)]
     ends = [checkpoint(run)["parts"] for run in runs]
     best = ends[0].pop("best")["mean"].item(), ends[1].pop("best")["mean"].item()
-    assert same(*ends)
+    assert equal(*ends)
     [(_, first), (_, second)] = scalars(runs[0])["charts/eval_return"]
     assert best == (pytest.approx(max(first, second)), -math.inf) and "charts/eval_return" not in scalars(runs[1])
     kept = torch.load(runs[0] / "best.pt", weights_only=True)
@@ -315,10 +293,4 @@ def test_an_evaluation_changes_nothing(recipe, made, tmp_path):
         total = 2 * checkpoint(runs[0])["args"]["total_timesteps"]
         train(made, f"{options} --eval-every 1 --resume {runs[0]} --total-timesteps {total}", tmp_path / "1")
     assert len(scalars(runs[0])["charts/eval_return"]) == 4 and checkpoint(runs[0])["parts"]["best"]["mean"] == best[0]
-    assert same(torch.load(runs[0] / "best.pt", weights_only=True)["parts"], kept["parts"])
-
-
-@pytest.mark.parametrize("script", ["ppo_shared", "ppo_atari", "ppo_atari_envpool", "ppo_multidiscrete"])
-def test_an_evaluation_fits_other_scripts(script, tmp_path, monkeypatch):
-    (tmp_path / "fitted.py").write_text(by_command(by_name["with/evaluation"], ROOT / f"{script}.py", tmp_path))
-    assert (tmp_path / "fitted.py").read_text().count("evaluate(agent, args, device)") == 2
+    assert equal(torch.load(runs[0] / "best.pt", weights_only=True)["parts"], kept["parts"])

@@ -7,6 +7,7 @@ import math
 import os
 import re
 import sys
+from functools import partial
 from types import SimpleNamespace
 
 import gymnasium as gym
@@ -15,7 +16,7 @@ import pytest
 import torch
 import toy_envs as toys
 import tyro
-from toy_envs import PPO, SCRIPTS, SELFPLAY, checkpoint, patched, scalars, train, without_speed
+from toy_envs import PPO, SCRIPTS, SELFPLAY, checkpoint, patched, scalars, train, watched, without_speed
 
 UPDATE_TAGS = {
     "charts/SPS", "charts/learning_rate", "losses/policy_loss", "losses/value_loss", "losses/entropy",
@@ -46,20 +47,19 @@ class Played(gym.Wrapper):
 @toys.every_script_with_its_games
 def test_a_run_on_its_real_environment(script, tmp_path):
     """All files are there, every finished game is logged, and the first ratios of an update are exactly 1."""
-    module, ratios, ppo_loss, make = script.module, [], script.module.ppo_loss, gym.make
+    module, make = script.module, gym.make
     args = tyro.cli(module.Args, args=script.quick.split())
     passes = args.num_minibatches * args.update_epochs
 
-    def loss(agent, minibatch, *rest):
-        with torch.no_grad():
-            memory = [minibatch[name] for name in ("state", "dones") if name in minibatch]
-            policy = agent(minibatch["obs"], *memory)[0]
-            policy = policy.masked(minibatch["masks"]) if "masks" in minibatch else policy
-            ratios.append((policy.log_prob(minibatch["actions"]) - minibatch["logprobs"]).exp())
-        return ppo_loss(agent, minibatch, *rest)
+    @torch.no_grad()
+    def ratio(agent, minibatch, *_):
+        memory = [minibatch[name] for name in ("state", "dones") if name in minibatch]
+        policy = agent(minibatch["obs"], *memory)[0]
+        policy = policy.masked(minibatch["masks"]) if "masks" in minibatch else policy
+        return (policy.log_prob(minibatch["actions"]) - minibatch["logprobs"]).exp()
 
     Played.finished = []
-    with patched((gym, "make", lambda *a, **k: Played(make(*a, **k))), (module, "ppo_loss", loss)):
+    with patched((gym, "make", lambda *a, **k: Played(make(*a, **k)))), watched(module, "ppo_loss", ratio) as ratios:
         folder = train(script, script.quick, tmp_path)
 
     name = rf"{args.env_id.replace(':', '-')}__{script.name}__1__\d{{4}}(-\d\d){{5}}-\d{{9}}"
@@ -99,7 +99,7 @@ def assert_same_run(one, other):
 def test_the_same_seed_gives_the_same_run(script, tmp_path):
     one = train(script, script.tiny, tmp_path / "one")
     assert_same_run(one, train(script, script.tiny, tmp_path / "same"))
-    if script in (PPO, toys.ATARI):
+    if script in (PPO, toys.ATARI, toys.ENVPOOL):
         other = train(script, f"{script.tiny} --seed 2", tmp_path / "other")
         assert without_speed(one)["losses/policy_loss"] != without_speed(other)["losses/policy_loss"]
         assert not toys.same_weights(checkpoint(one), checkpoint(other))
@@ -107,17 +107,11 @@ def test_the_same_seed_gives_the_same_run(script, tmp_path):
 
 def run_in_processes(script, options, folder, **settings):
     """Runs the script with --async-envs, and asserts that each environment had a process of its own."""
-    made = []
-
-    class Recorded(gym.vector.AsyncVectorEnv):
-        def __init__(self, *args, **kwargs):
-            super().__init__(*args, **kwargs, **settings)
-            made.extend(process.pid for process in self.processes)
-
-    with patched((gym.vector, "AsyncVectorEnv", Recorded)):
+    make = gym.vector.AsyncVectorEnv
+    pids = lambda envs, *_: {process.pid for process in envs.processes}  # noqa: E731
+    with patched((gym.vector, "AsyncVectorEnv", partial(make, **settings))), watched(make, "step_async", pids) as seen:
         run = train(script, f"{options} --async-envs", folder)
-    players = 2 if script is SELFPLAY else 1
-    assert len({*made, os.getpid()}) == checkpoint(run)["args"]["num_envs"] // players + 1
+    assert len(seen[0] - {os.getpid()}) == checkpoint(run)["args"]["num_envs"] // (2 if script is SELFPLAY else 1)
     return run
 
 

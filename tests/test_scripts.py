@@ -123,18 +123,6 @@ def test_the_plumbing_is_the_same_everywhere(script):
 
 
 @every_text
-def test_the_parts_come_in_one_order(script):
-    first, loss = ("vtrace", "impala_loss") if script.name == "impala_atari_cleanba" else ("gae", "ppo_loss")
-    parts = [
-        "# /// script\n", '\n"""', "\nimport ", "\nclass Args:", "\ndef make_envs(", "\n    def log_prob(",
-        "\ndef layer_init", "\nclass Agent(", f"\ndef {first}(", f"\ndef {loss}(", "\ndef clipped_gradient(",
-        "\ndef train(args, run)", "\n# That was PPO.", "\ndef load_checkpoint(", "\nclass Run:", "\ndef main():",
-    ]  # fmt: skip
-    places = [text(script).index(part) for part in parts]
-    assert places == sorted(places) and places[0] == 0
-
-
-@every_text
 def test_an_import_says_and_writes_nothing(script, tmp_path):
     """All of a script is defined where a test that imports it sees it."""
     last = ast.parse(text(script)).body[-1]

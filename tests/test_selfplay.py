@@ -1,6 +1,5 @@
 """Self-play: the seats of a game as environments, the recipes for it, Slime Volleyball, and ratings."""
 
-import contextlib
 import importlib.util
 import sys
 from types import SimpleNamespace
@@ -10,12 +9,10 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from toy_envs import SELFPLAY, Signs, checkpoint, patched, same_weights, scalars, train
+from toy_envs import SELFPLAY, checkpoint, equal, loaded_parts, same_weights, scalars, train
 
 import ppo_selfplay as script
 from benchmark import elo
-
-recipes = importlib.import_module("recipes.__main__")
 
 with_slimevolley = pytest.mark.skipif(
     importlib.util.find_spec("slimevolleygym") is None, reason="needs slimevolleygym: pip install .[selfplay]"
@@ -36,8 +33,8 @@ class Duel(gym.Env):
         self.chance = np.random.default_rng(self.index)
 
     def observe(self):
-        self.secrets = self.chance.integers(1, 1000, 2)
-        return np.float32([(self.index, self.episode, self.steps, secret) for secret in self.secrets])
+        secrets = self.chance.integers(1, 1000, 2)
+        return np.float32([(self.index, self.episode, self.steps, secret) for secret in secrets])
 
     def reset(self, seed=None, options=None):
         self.episode, self.steps = self.episode + 1, 0
@@ -87,31 +84,9 @@ gym.register("HigherOnce-v0", Higher, disable_env_checker=True, kwargs={"once": 
 SIGNS = "--env-id Signs-v0 --num-envs 8 --num-steps 32 --num-minibatches 4 --total-timesteps"
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """{name: script that the recipe of that name makes}, for `toy_envs.train`."""
-    folder, scripts = tmp_path_factory.mktemp("made"), {}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(folder))
-        for name in ("selfplay-evaluation", "selfplay-past"):
-            recipe, module = recipes.read(recipes.ROOT / f"recipes/with/{name}.diff"), name.replace("-", "_")
-            (folder / f"{module}.py").write_text(recipes.apply(recipe, recipe.script.read_text()))
-            scripts[name] = SimpleNamespace(name=module, module=importlib.import_module(module))
-        yield scripts
-    for each in scripts.values():
-        del sys.modules[each.name]
-
-
-@pytest.fixture
-def duels():
-    """The games of Duel that the test makes, in order."""
-    Duel.made.clear()
-    return Duel.made
-
-
-def test_each_seat_is_an_environment(duels):
+def test_each_seat_is_an_environment():
     """It acts for itself, does not see the other's observation, gets its sign of the reward, and ends with the game."""
-    args, random = script.Args(env_id="Duel-v0", num_envs=6), np.random.default_rng(1)
+    duels, args, random = Duel.made, script.Args(env_id="Duel-v0", num_envs=6), np.random.default_rng(1)
     envs = script.make_envs(args, None)
     assert envs.single_observation_space.shape == (4,) and envs.single_action_space == gym.spaces.Discrete(5)
     obs, _ = envs.reset(seed=1)
@@ -138,9 +113,9 @@ def test_each_seat_is_an_environment(duels):
 
 
 @pytest.mark.parametrize("past", [False, True])
-def test_it_learns(past, made, tmp_path):
+def test_it_learns(past, with_recipe, tmp_path):
     """To choose the right action for each sign, from both seats or from one against an older self."""
-    tested, options = (made["selfplay-past"], " --past-every 32") if past else (SELFPLAY, "")
+    tested, options = (with_recipe("with/selfplay-past"), " --past-every 32") if past else (SELFPLAY, "")
     run = train(tested, f"{SIGNS} 16384 --learning-rate 1e-2{options}", tmp_path)
     agent = script.Agent(script.make_envs(script.Args(env_id="Signs-v0", num_envs=2), None))
     agent.load_state_dict(checkpoint(run)["parts"]["agent"])
@@ -148,32 +123,15 @@ def test_it_learns(past, made, tmp_path):
     assert (policy.logits.argmax(-1) == torch.arange(4)).all()
 
 
-def test_the_opponent_changes_now_and_then(made, tmp_path):
+def test_the_opponent_changes_now_and_then(with_recipe, tmp_path):
     """Every --past-every updates it becomes the current agent; it survives a resume."""
-    run = train(made["selfplay-past"], f"{SIGNS} 1024 --past-every 2 --save-every 1", tmp_path)
+    tested = with_recipe("with/selfplay-past")
+    run = train(tested, f"{SIGNS} 1024 --past-every 2 --save-every 1", tmp_path)
     last, before = (checkpoint(run, which)["parts"] for which in (-1, -2))
-    assert same(last["past"], last["agent"]) and not same(before["past"], before["agent"])
-    with loaded(made["selfplay-past"], "past") as past:
-        train(made["selfplay-past"], f"--resume {min(run.glob('checkpoint_*.pt'))}", tmp_path)
-    assert same(past, before["past"])
-
-
-def same(one, other):
-    """Whether two agents' weights are equal."""
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
-
-
-@contextlib.contextmanager
-def loaded(tested, name):
-    """A dict that gets the state of the part `name` as a run of the script begins."""
-    kept, start = {}, tested.module.Run.start
-
-    def look(self, device, **parts):
-        start(self, device, **parts)
-        kept.update({key: value.clone() for key, value in parts[name].state_dict().items()})
-
-    with patched((tested.module.Run, "start", look)):
-        yield kept
+    assert equal(last["past"], last["agent"]) and not equal(before["past"], before["agent"])
+    with loaded_parts(tested) as loaded:
+        train(tested, f"--resume {min(run.glob('checkpoint_*.pt'))}", tmp_path)
+    assert equal(loaded["past"], before["past"])
 
 
 class Always(nn.Module):
@@ -188,14 +146,14 @@ class Always(nn.Module):
 
 
 @pytest.fixture(params=["benchmark/elo.py", "selfplay-evaluation"])
-def win_rate(request, made):
+def win_rate(request, with_recipe):
     """Both functions of that name: win_rate(agent, other, env_id, games)."""
 
     def of_the_tool(agent, other, env_id, games):
         return elo.win_rate(script, agent, other, script.Args(env_id=env_id), games)
 
     def of_the_recipe(agent, other, env_id, games):
-        module, state = made["selfplay-evaluation"].module, torch.get_rng_state()
+        module, state = with_recipe("with/selfplay-evaluation").module, torch.get_rng_state()
         args = module.Args(env_id=env_id, eval_games=games)
         rate = module.win_rate(agent, other, args, torch.device("cpu"))
         assert torch.equal(state, torch.get_rng_state())  # it takes nothing from the training's chance
@@ -221,9 +179,9 @@ def test_random_play_is_uniform(win_rate):
     assert win_rate(Always(2), None, "HigherOnce-v0", 3000) == pytest.approx(5 / 6, abs=0.03)
 
 
-def test_older_selves_stay(made, tmp_path):
+def test_older_selves_stay(with_recipe, tmp_path):
     """Matches do not change the training; each leaves a checkpoint, from which a run can start."""
-    tested, options = made["selfplay-evaluation"], f"{SIGNS} 1536 --save-every 2"
+    tested, options = with_recipe("with/selfplay-evaluation"), f"{SIGNS} 1536 --save-every 2"
     run = train(tested, f"{options} --eval-every 1 --eval-games 4", tmp_path)
     assert same_weights(checkpoint(run), checkpoint(train(SELFPLAY, options, tmp_path / "without")))
     assert [step for step, _ in scalars(run)["charts/win_rate_past"]] == list(range(256, 1537, 256))
@@ -231,28 +189,15 @@ def test_older_selves_stay(made, tmp_path):
     assert [int(file.stem[17:]) for file in older] == list(range(256, 1537, 256))
     before, *_, last = (torch.load(file, weights_only=True) for file in older)
     assert same_weights(last, checkpoint(run)) and not same_weights(before, last)
-    with loaded(tested, "past") as past:
+    with loaded_parts(tested) as loaded:
         resumed = train(tested, f"--resume {older[0]}", tmp_path)
-    assert same(past, before["parts"]["agent"])
+    assert equal(loaded["past"], before["parts"]["agent"])
     assert resumed != run and checkpoint(resumed)["global_step"] == 1536
 
 
-class Uneven(Signs):
-    """One player has more actions."""
-
-    action_space = gym.spaces.MultiDiscrete([4, 5])
-
-
-gym.register("Uneven-v0", Uneven, disable_env_checker=True)
-
-
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [("toy_envs:Choices-v0", "not a game"), ("Uneven-v0", "not a game"), ("Signs-v0 --num-envs 7", "even")],
-)
-def test_what_is_no_game_of_two(options, named, tmp_path):
-    with pytest.raises(SystemExit, match=rf"^error: [^\n]*{named}[^\n]*$"):
-        train(SELFPLAY, f"--num-steps 64 --env-id {options}", tmp_path)
+def test_an_odd_number_of_environments(tmp_path):
+    with pytest.raises(SystemExit, match=r"^error: [^\n]*even[^\n]*$"):
+        train(SELFPLAY, "--num-steps 64 --env-id Signs-v0 --num-envs 7", tmp_path)
 
 
 # Slime Volleyball
@@ -292,16 +237,14 @@ def test_slime_volleyball_is_the_packages(env_id, lives, volley):
 
 
 @with_slimevolley
-def test_slime_volleyball_has_a_time_limit_and_a_picture(volley):
-    """It is cut after 3000 frames; the picture shows the game, and moves with it."""
+def test_slime_volleyball_has_a_time_limit(volley):
+    """It is cut after 3000 frames."""
     env = volley("SlimeVolley-v0", render_mode="rgb_array")
     env.reset(seed=1)
     env.unwrapped.game.ball.checkEdges = lambda: 0  # nobody ever scores
-    first = env.render()
-    assert first.shape == (160, 384, 3) and first.dtype == np.uint8 and len(np.unique(first)) > 5
     ends = [env.step(np.array([1, 1]))[2:4] for _ in range(1000)]
     assert ends[-1] == (False, True) and not any(any(end) for end in ends[:-1])
-    assert (env.render() != first).any()
+    assert env.render().shape == (160, 384, 3)
 
 
 # Ratings by benchmark/elo.py
@@ -310,7 +253,6 @@ def test_slime_volleyball_has_a_time_limit_and_a_picture(volley):
 def test_ratings_are_the_likeliest():
     """Ratings of two players follow from the share of wins; of four, the likelihood has its maximum there."""
     assert elo.ratings(np.array([[0, 24.5], [74.5, 0]])) == pytest.approx([0, 400 * np.log10(3)])
-    assert elo.ratings(np.array([[0, 0], [100, 0]]))[1] == pytest.approx(400 * np.log10(100.5 / 0.5))
     chance = np.random.default_rng(1)
     wins = chance.integers(1, 50, (4, 4)) * (1 - np.eye(4))
 
@@ -332,10 +274,10 @@ def test_the_tournament_counts_for_whom_it_should():
 
 
 @pytest.mark.slow
-def test_elo_of_a_run(made, tmp_path, capsys, monkeypatch):
+def test_elo_of_a_run(with_recipe, tmp_path, capsys, monkeypatch):
     """A row for each player, the random one first; the later, the stronger."""
     options = f"{SIGNS} 6144 --eval-every 8 --eval-games 4 --learning-rate 1e-2"
-    run = train(made["selfplay-evaluation"], options, tmp_path)
+    run = train(with_recipe("with/selfplay-evaluation"), options, tmp_path)
     capsys.readouterr()
     monkeypatch.setattr(sys, "argv", ["elo.py", str(run), "--games=20", "--players=3"])
     elo.main()

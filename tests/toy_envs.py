@@ -1,14 +1,17 @@
 """Toy environments with known answers, the table of scripts, and how the tests run a script and read what it wrote."""
 
 import contextlib
+import copy
 import importlib
 import os
 import signal
 import subprocess
 import sys
+import time
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import gymnasium as gym
@@ -30,7 +33,6 @@ class Script(NamedTuple):
     parent: str | None  # the script that it is compared with
     marks: set[str]  # the details that it adds to its parent, or changes: {"lstm 1", ...}
     unfit: dict[str, str]  # environments that it cannot train on, and what the error names
-    near_miss: tuple[str, str]  # an id with a slip, and the name that the error offers
     quick: str  # options of a run of seconds on its default environment; an episode ends in it
     tiny: str  # options of the shortest run, on the same
     images: tuple[int, ...] | None  # the shape of uint8 images of 4 channels that it takes; None: it takes vectors
@@ -56,7 +58,6 @@ CLASSIC_CONTROL = {
 }  # fmt: skip
 VECTORS = {
     "unfit": {"Pendulum-v1": "ppo_continuous_action.py"},
-    "near_miss": ("CartPol-v1", "CartPole"),
     "quick": "--total-timesteps 2048",
     "tiny": "--total-timesteps 512 --num-envs 2 --num-steps 32",
     "images": None,
@@ -64,7 +65,6 @@ VECTORS = {
 }
 SEVERAL = {
     "unfit": {"CartPole-v1": "ppo.py", "Pendulum-v1": "ppo_continuous_action.py"},
-    "near_miss": ("MicrortsMinin-v1", "MicrortsMining"),
     "quick": "--env-id toy_envs:Choices-v0 --total-timesteps 4096",
     "tiny": "--env-id toy_envs:Choices-v0 --total-timesteps 512 --num-envs 2 --num-steps 32",
     "images": None,
@@ -76,7 +76,6 @@ SHARED = Script("ppo_shared", "ppo", {"core 13"}, **VECTORS)
 ATARI = Script(
     "ppo_atari", "ppo_shared", details("atari", 9),
     unfit={"CartPole-v1": "ppo.py"},
-    near_miss=("BreakutNoFrameskip-v4", "BreakoutNoFrameskip"),
     quick="--total-timesteps 768 --num-envs 2 --update-epochs 1",
     tiny="--total-timesteps 64 --num-envs 1 --num-steps 8 --num-minibatches 2 --update-epochs 2",
     images=(84, 84, 4),
@@ -89,12 +88,11 @@ LSTM = ATARI._replace(
 )  # fmt: skip
 ENVPOOL = ATARI._replace(
     name="ppo_atari_envpool", parent="ppo_atari", marks={"core 1"}, unfit={"CartPole-v1": "no Atari game CartPole-v1"},
-    near_miss=("Breakut-v5", "Breakout-v5"), defaults=ATARI.defaults | {"env_id": "Breakout-v5"},
+    defaults=ATARI.defaults | {"env_id": "Breakout-v5"},
 )  # fmt: skip
 CONTINUOUS = Script(
     "ppo_continuous_action", "ppo", details("continuous", 9),
     unfit={"CartPole-v1": "ppo.py"},
-    near_miss=("HalfCheeta-v5", "HalfCheetah"),
     quick="--env-id Hopper-v5 --total-timesteps 3072 --num-steps 1024",
     tiny="--env-id Hopper-v5 --total-timesteps 512 --num-envs 2 --num-steps 32 --num-minibatches 4 --update-epochs 2",
     images=None,
@@ -107,7 +105,6 @@ CONTINUOUS = Script(
 PROCGEN = ATARI._replace(
     name="ppo_procgen", parent="ppo_shared", marks={"procgen 1", "continuous 8", "continuous 9"},
     unfit={"CartPole-v1": "no Procgen game"},
-    near_miss=("starpilt", "Starpilot"),
     quick="--total-timesteps 1536 --num-envs 8 --num-steps 64 --update-epochs 1",
     images=(4, 64, 64),
     defaults={
@@ -122,7 +119,6 @@ MULTIGPU = ENVPOOL._replace(name="ppo_atari_multigpu", parent="ppo_atari_envpool
 SELFPLAY = Script(
     "ppo_selfplay", "ppo", {"selfplay 1"},
     unfit={"CartPole-v1": "ppo.py", "Pendulum-v1": "not a game of two"},
-    near_miss=("SlimeVoley-v0", "SlimeVolley"),
     quick="--env-id toy_envs:Signs-v0 --num-envs 4 --total-timesteps 4096",
     tiny="--env-id toy_envs:Signs-v0 --total-timesteps 512 --num-envs 2 --num-steps 32",
     images=None,
@@ -153,10 +149,16 @@ def needs_procgen():
         pytest.skip("EnvPool's Procgen needs Qt 5 (Debian: libqt5gui5)")
 
 
-with_qt = pytest.mark.qt  # conftest.py calls needs_procgen
+with_qt, slow = pytest.mark.qt, pytest.mark.slow  # conftest.py calls needs_procgen
+SPECIAL = {"ppo_procgen": with_qt, "ppo_atari_multigpu": slow, "ppo_atari_lstm": slow}  # slow: it plays as its parent
 every_script_with_its_games = of_scripts(
-    [pytest.param(script, marks=with_qt) if script is PROCGEN else script for script in SCRIPTS]
+    [pytest.param(script, marks=SPECIAL.get(script.name, ())) for script in SCRIPTS]
 )
+
+
+def spaces(observations, actions):
+    """In place of the environments from which an Agent takes its sizes."""
+    return SimpleNamespace(single_observation_space=observations, single_action_space=actions)
 
 
 class Toy(gym.Env):
@@ -236,101 +238,101 @@ class Clock(Toy):
         return self.show(self.steps, 0, 0, 0), reward, self.steps == 8, False, {}
 
 
-class Target(Toy):
-    """A number from -1 to 1 is shown; the closer the action, the more of the 1 that a step pays. 16 steps long."""
+class Guess(Toy):
+    """Asks at each of 16 steps; `ask` returns what is shown, and `pay` the reward of an action that answers it."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 30}
+
+    def __init__(self, images=None, render_mode=None):
+        super().__init__(images)
+        self.render_mode = render_mode
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.ask(), {}
+
+    def step(self, action):
+        reward, self.steps = float(self.pay(action)), self.steps + 1
+        return self.ask(), reward, False, self.steps == 16, {}
+
+    def render(self):
+        return np.zeros((32, 32, 3), np.uint8)
+
+
+class Target(Guess):
+    """A number from -1 to 1 is shown; the closer the action, the more of the 1 that a step pays."""
 
     action_space = gym.spaces.Box(-2, 2, (1,))
 
-    def number(self):
+    def ask(self):
         self.answer = self.np_random.uniform(-1, 1)
         return self.show(self.answer, 0, 0, 0)
 
-    def reset(self, seed=None, options=None):
-        super().reset(seed=seed)
-        self.steps = 0
-        return self.number(), {}
-
-    def step(self, action):
-        reward, self.steps = 1 - abs(action.item() - self.answer), self.steps + 1
-        return self.number(), reward, False, self.steps == 16, {}
+    def pay(self, action):
+        return 1 - abs(action.item() - self.answer)
 
 
-class Identity(Toy):
-    """One of four signs is shown; the action of its number pays 1. Episodes last 16 steps: at random 4 are right."""
+class Identity(Guess):
+    """One of four signs is shown; the action of its number pays 1."""
 
     action_space = gym.spaces.Discrete(4)
 
-    def sign(self):
+    def ask(self):
         self.answer = self.np_random.integers(4)
         return self.show(*(255 if self.observation_space.dtype == np.uint8 else 1) * np.eye(4)[self.answer])
 
-    def reset(self, seed=None, options=None):
-        super().reset(seed=seed)
-        self.steps = 0
-        return self.sign(), {}
-
-    def step(self, action):
-        reward, self.steps = float(action == self.answer), self.steps + 1
-        return self.sign(), reward, False, self.steps == 16, {}
+    def pay(self, action):
+        return action == self.answer
 
 
-class Choices(Toy):
-    """Two numbers are shown, one of 3 and one of 2; each action that equals its number pays 1. 16 steps long."""
+class Choices(Guess):
+    """Two numbers are shown, one of 3 and one of 2; each action that equals its number pays 1."""
 
     action_space = gym.spaces.MultiDiscrete([3, 2])
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 30}
 
-    def __init__(self, render_mode=None):
-        super().__init__(images=False)
-        self.render_mode = render_mode
-
-    def numbers(self):
+    def ask(self):
         self.answer = self.np_random.integers(self.action_space.nvec)
         return self.show(*(self.answer == 1), *(self.answer == 2))
 
-    def reset(self, seed=None, options=None):
-        super().reset(seed=seed)
-        self.steps = 0
-        return self.numbers(), {}
-
-    def step(self, action):
-        assert action.shape == (2,) and self.action_space.contains(action)
-        reward, self.steps = float((action == self.answer).sum()), self.steps + 1
-        return self.numbers(), reward, False, self.steps == 16, {}
-
-    def render(self):
-        return np.zeros((32, 32, 3), np.uint8)
+    def pay(self, action):
+        assert self.action_space.contains(action)
+        return (action == self.answer).sum()
 
 
-class Signs(gym.Env):
-    """Each seat is shown one of 4 signs of its own; 1 for the action of its number, less the other's. 16 steps long."""
+class Signs(Guess):
+    """Each seat is shown one of 4 signs of its own; 1 for the action of its number, less the other's."""
 
-    observation_space = gym.spaces.Box(0, 1, (2, 4), np.float32)
     action_space = gym.spaces.MultiDiscrete([4, 4])
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 30}
 
     def __init__(self, render_mode=None):
-        self.render_mode = render_mode
+        super().__init__(render_mode=render_mode)
+        self.observation_space = gym.spaces.Box(0, 1, (2, 4), np.float32)
 
-    def signs(self):
+    def ask(self):
         self.answers = self.np_random.integers(4, size=2)
         return np.float32(np.eye(4)[self.answers])
 
-    def reset(self, seed=None, options=None):
-        super().reset(seed=seed)
-        self.steps = 0
-        return self.signs(), {}
-
-    def step(self, actions):
-        right, self.steps = (actions == self.answers).astype(float), self.steps + 1
-        return self.signs(), right[0] - right[1], self.steps == 16, False, {}
-
-    def render(self):
-        return np.zeros((32, 32, 3), np.uint8)
+    def pay(self, actions):
+        right = actions == self.answers
+        return int(right[0]) - int(right[1])
 
 
 gym.register("Choices-v0", Choices)
 gym.register("Signs-v0", Signs, disable_env_checker=True)
+
+
+class Asked:
+    """Records every call of a pool of EnvPool and its answer: (ids, actions, obs, rewards, ..., infos)."""
+
+    def __init__(self, pool, num_envs):
+        self.pool, self.calls, self.all = pool, [], np.arange(num_envs)
+
+    def step(self, actions, ids=None):
+        answer = self.pool.step(actions) if ids is None else self.pool.step(actions, ids)
+        kept = [np.array(part) for part in answer[:4]]
+        self.calls.append((self.all if ids is None else np.array(ids), np.array(actions), *kept, answer[4]))
+        return answer
 
 
 class AsTheyAre(gym.vector.VectorWrapper):
@@ -381,6 +383,32 @@ def patched(*patches):
         yield patch
 
 
+@contextlib.contextmanager
+def watched(owner, name, look):
+    """The list of what `look` makes of the arguments of each call of a function, before the call."""
+    seen, function = [], getattr(owner, name)
+
+    def look_and_call(*args, **kwargs):
+        seen.append(look(*args, **kwargs))
+        return function(*args, **kwargs)
+
+    with patched((owner, name, look_and_call)):
+        yield seen
+
+
+@contextlib.contextmanager
+def loaded_parts(script):
+    """A dict that gets the states of the parts as a run of the script begins."""
+    states, start = {}, script.module.Run.start
+
+    def look(run, device, **parts):
+        start(run, device, **parts)
+        states.update(copy.deepcopy({name: part.state_dict() for name, part in parts.items()}))
+
+    with patched((script.module.Run, "start", look)):
+        yield states
+
+
 def train(script, options, folder):
     """Runs `python script.py options` in this process, in `folder`, which it makes; returns the run's own folder."""
     kept, numbers = [], (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -410,6 +438,14 @@ def train(script, options, folder):
 
 def newest_run(folder):
     return max((folder / "runs").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+
+
+def started(process, folder):
+    """The folder of the run that a process has begun in `folder`, once its log has an update."""
+    while not list(folder.glob("runs/*/events.*")) or not scalars(newest_run(folder)):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    return newest_run(folder)
 
 
 def start(arguments, folder, stderr=subprocess.PIPE, group=None, **environment):
@@ -449,10 +485,18 @@ def checkpoint(folder, which=-1):
     return torch.load(sorted(folder.glob("checkpoint_*.pt"))[which], weights_only=True)
 
 
+def equal(one, other):
+    """Whether two states are equal, bit for bit."""
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(equal(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(equal, one, other))
+    return torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+
+
 def same_weights(one, other):
     """Whether two checkpoints hold the same weights, bit for bit."""
-    one, other = one["parts"]["agent"], other["parts"]["agent"]
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+    return equal(one["parts"]["agent"], other["parts"]["agent"])
 
 
 def without_speed(folder):
