@@ -1,5 +1,6 @@
 """benchmark/: sweeps go on where they were stopped, no run is dropped in silence, tables are those of the results."""
 
+import csv
 import importlib
 import json
 import os
