@@ -99,7 +99,7 @@ MUTANTS = {
         ("images.movedim(1, -1)", "images", "golden:cnn"),
     ],
     "ppo_atari_envpool.py": [
-        ("self.frames[:, ended] = 0", "self.frames[:-1, ended] = 0", "envpool:stream"),
+        ("self.frames[:, ended] = 0", "self.frames[1:, ended] = 0", "envpool:stream"),
         ('np.sign(info["reward"])', 'info["reward"]', "envpool:stream"),
     ],
     "ppo_atari_multigpu.py": [("part.load_state_dict(saved[name])", "rank or part.load_state_dict(saved[name])",

@@ -11,10 +11,10 @@ import ppo_atari_envpool as script
 N = 8
 
 
-@pytest.mark.parametrize("machado", [False, True])
-def test_the_stream_that_the_learner_sees(machado):
+@pytest.mark.parametrize("env_id, machado", [("Breakout-v5", False), ("SpaceInvaders-v5", True)])
+def test_the_stream_that_the_learner_sees(env_id, machado):
     """5,000 random steps: ended episodes restart at once, stacks begin black, a score is the sum of rewards."""
-    envs = script.EnvPool(script.Args(num_envs=N, machado=machado))
+    envs = script.EnvPool(script.Args(env_id=env_id, num_envs=N, machado=machado))
     assert envs.single_action_space.n == (18 if machado else 4)
     before, _ = envs.reset()
     assert before.dtype == np.uint8 and not before[..., :-1].any() and before[..., -1].any(axis=(1, 2)).all()
@@ -47,7 +47,7 @@ def test_the_stream_that_the_learner_sees(machado):
             np.testing.assert_array_equal(statistics["episode"]["l"][over], lengths[over])
             scores[over], lengths[over] = 0, 0
         games, episodes, before = games + over.sum(), episodes + done.sum(), obs
-    assert games > 10
+    assert games > 5
     assert episodes == games if machado else episodes > 3 * games  # Breakout has five lives
 
 

@@ -139,14 +139,14 @@ def test_a_named_checkpoint_begins_a_new_run(tmp_path):
 
 
 def test_only_names_with_twelve_digits_are_checkpoints(tmp_path):
-    """A copy is neither counted nor loaded nor deleted."""
+    """A copy is neither counted nor loaded nor deleted; the resume begins at the newest checkpoint."""
     run = train(CLOCK, tmp_path)
     for name in ("best", "0000000003840", "99", "000000000999.old"):
         shutil.copy(min(run.glob("checkpoint_*.pt")), run / f"checkpoint_{name}.pt")
     kept = contents(run)
     assert train(f"--resume {run} --total-timesteps 512", tmp_path) == run
     assert {"checkpoint_000000000448.pt", "checkpoint_000000000512.pt"} < contents(run).keys()
-    assert steps_of(run) == list(range(32, 513, 32))
+    assert steps_of(run) == list(range(32, 513, 32)) and (run / "run_000000000384.json").exists()
     assert all(contents(run)[name] == kept[name] for name in kept if re.search(r"best|99|3840", name))
 
 
