@@ -78,7 +78,13 @@ def test_whole_games_of_every_script(script, tmp_path, capsys):
 SCORES = {"BreakoutNoFrameskip": 30, "CartPole": 450, "HalfCheetah": 1000, "LunarLander": 200, "MicrortsMining": 15}
 
 
-@pytest.mark.parametrize("file", sorted((ROOT / "agents").glob("*.pt")), ids=lambda file: file.stem)
+AGENTS = [
+    pytest.param(file, id=file.stem, marks=[pytest.mark.slow] * ("NoFrameskip" in file.stem))  # its games are long
+    for file in sorted((ROOT / "agents").glob("*.pt"))
+]
+
+
+@pytest.mark.parametrize("file", AGENTS)
 def test_agents_of_the_repository(file):
     assert max(enjoy.enjoy(enjoy.Args(file, episodes=2))) > SCORES[file.stem.split("-v")[0]]
 

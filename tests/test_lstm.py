@@ -96,6 +96,7 @@ def recall(folder, forget):
     return np.mean(checkpoint(run)["returns"])
 
 
+@pytest.mark.slow
 def test_memory_solves_what_needs_memory(tmp_path):
     """A guess earns 0.5."""
     assert recall(tmp_path / "with", forget=False) > 0.9

@@ -74,6 +74,7 @@ def test_an_update_of_r_ranks_is_that_of_one_process(float64, tmp_path):
         assert (other_final - final).abs().max() < limit[1]
 
 
+@pytest.mark.slow
 def test_one_rank_is_the_parent(tmp_path):
     """Without torchrun, and as one rank: the weights and the log of ppo_atari_envpool.py, bit for bit."""
     options = f"{SMALL} --total-timesteps 384"
@@ -105,6 +106,7 @@ def test_rank_0_gives_the_others_its_weights(tmp_path):
     assert torch.equal(weights(one), weights(other))
 
 
+@pytest.mark.slow
 def test_a_rank_without_rows(tmp_path):
     """In minibatches of 4 rows one of 2 ranks sometimes has none; its part is 0, and not the NaN of an empty mean."""
     options = "--num-envs 2 --num-steps 8 --total-timesteps 64 --threads 1"
@@ -113,6 +115,7 @@ def test_a_rank_without_rows(tmp_path):
     assert (weights(two) - weights(one)).abs().max() < 1e-5
 
 
+@pytest.mark.slow
 def test_ranks_stop_their_epochs_together(tmp_path):
     """A KL limit between the divergence in one rank and that of all stops all ranks where one process stops."""
     run(2, ONE_UPDATE, tmp_path / "free", record(tmp_path / "free"))
@@ -148,6 +151,7 @@ def test_only_rank_0_writes(tmp_path):
     assert group.wait() == [0, 0] and "tracked" in group.said() and group.said(1) == ""
 
 
+@pytest.mark.slow
 def test_any_number_of_ranks_continues(tmp_path):
     """2 ranks, then 1, then 4, in one folder; 4 ranks make of a checkpoint what one process makes of it."""
     options = f"{SMALL} --update-epochs 1 --no-anneal-lr --total-timesteps"
@@ -161,6 +165,7 @@ def test_any_number_of_ranks_continues(tmp_path):
     assert [step for step, _ in scalars(folder)["losses/policy_loss"]] == [128, 256, 384, 512]
 
 
+@pytest.mark.slow
 def test_the_run_of_a_rdzv_id_continues(tmp_path):
     """The newest run of the same id, and of no other."""
     first = run(2, ONE_UPDATE, tmp_path, TORCHELASTIC_RUN_ID="exp/1")

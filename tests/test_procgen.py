@@ -171,6 +171,6 @@ def test_rows_do_not_meet_in_the_network():
 
 
 def test_a_mode_that_a_game_has_not(games, tmp_path):
-    with pytest.raises(SystemExit, match="^error: no Procgen game MazeExtreme-v0; it has .*Extreme-v0"):
+    with pytest.raises(SystemExit, match="^error: EnvPool has no Procgen game MazeExtreme-v0; it has .*Extreme-v0"):
         train(PROCGEN, f"{SMALL} --env-id maze --distribution-mode extreme", tmp_path)
     assert not list(tmp_path.glob("runs/*")) and not games
