@@ -9,6 +9,7 @@ that no test guards.
 
 import argparse
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -152,6 +153,7 @@ def test(copy, script, names):
         os.dup2(output, 2)
         os.chdir(copy)
         del sys.path[0]  # the folder of this file; the tests import from the copy
+        resource.setrlimit(resource.RLIMIT_CPU, (90, 90))  # seconds: some mutants never end
         os._exit(pytest.main(["-n", "0", "-xq", "-p", "no:cacheprovider", "-m", "not slow", "-k", words, *files]))
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) in (0, 5), time.monotonic() - begin
 
