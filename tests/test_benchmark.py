@@ -79,6 +79,7 @@ def start_sweep(script, *words, **variables):
     return subprocess.Popen(command, env=os.environ | variables, stdout=pipe, stderr=pipe, text=True)
 
 
+@pytest.mark.slow
 def test_a_sweep_that_was_killed_repeats_nothing(folder, tmp_path):
     """The done run is skipped, the other one goes on from its checkpoint, also after the sweep itself was stopped."""
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
@@ -287,6 +288,7 @@ def test_a_run_counts_up_to_its_checkpoint_and_gives_way_to_a_longer_one(folder,
     assert table(tmp_path / "results", "updates")["step"].max() == 2048
 
 
+@pytest.mark.slow
 def test_what_a_resume_changed(folder, tmp_path):
     """Options make another experiment; what was given again as it was, or after the end, changes nothing."""
     run = shutil.copytree(stopped(folder), tmp_path / "runs/CartPole-v1__ppo__2__now")

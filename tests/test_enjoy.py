@@ -220,6 +220,7 @@ def test_films_and_a_window(cartpole, capsys, monkeypatch):
     assert end.value.code == 130 and len(images) == 5 and (images[0] != images[4]).any()
 
 
+@pytest.mark.slow
 def test_opponents(cartpole, tmp_path, capsys):
     """The agent of the run has seat 0, and the result is its own."""
     script, options = toy_envs.SELFPLAY, "--env-id toy_envs:Signs-v0 --num-envs 4 --num-steps 32 --total-timesteps"

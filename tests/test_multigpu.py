@@ -130,6 +130,7 @@ def test_ranks_stop_their_epochs_together(tmp_path):
         assert len(set(counts)) == 1, counts
 
 
+@pytest.mark.slow
 def test_only_rank_0_writes(tmp_path):
     """One folder, and one log of the episodes of all environments; rank 1 needs no disk, prints and tracks nothing."""
 

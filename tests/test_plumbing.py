@@ -350,6 +350,7 @@ def test_the_second_ctrl_c_ends_the_program_at_once(tmp_path):
     assert finish(process)[0] == -signal.SIGINT
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_where_tee_dies_of_the_same_ctrl_c(tmp_path):
     command = f"{sys.executable} {ppo.__file__} {FOREVER} 2>&1 | tee log"
     process = subprocess.Popen(["bash", "-c", command], cwd=tmp_path, stdout=subprocess.DEVNULL, process_group=0)

@@ -174,6 +174,7 @@ def test_one_game_of_each_counts(env_id, win_rate):
     assert win_rate(Always(2), Always(0), env_id, 4) == 0.75
 
 
+@pytest.mark.slow
 def test_random_play_is_uniform(win_rate):
     assert win_rate(Always(1), None, "HigherOnce-v0", 3000) == pytest.approx(0.5, abs=0.03)
     assert win_rate(Always(2), None, "HigherOnce-v0", 3000) == pytest.approx(5 / 6, abs=0.03)

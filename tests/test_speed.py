@@ -8,6 +8,7 @@ import pytest
 from benchmark import speed
 
 
+@pytest.mark.slow
 def test_a_table(monkeypatch, tmp_path, capsys):
     """Of a run that is the same twice and one that fails, by the program as it is called."""
     good, bad = "ppo.py --num-envs 2 --num-steps 32 --no-cuda", "ppo.py --env-id Pendulum-v1"
