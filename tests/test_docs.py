@@ -83,7 +83,7 @@ def test_links_on_the_site_lead_somewhere(tmp_path):
         if not re.match("CartPole-v1__ppo(2_copy)?__[12][._]", file.name):
             file.unlink()
     subprocess.run([sys.executable, "-m", "docs.pages"], cwd=tree, check=True, capture_output=True)
-    site = {file.name: file.read_text() for file in (tree / "site").iterdir()}
+    site = {file.name: file.read_text(errors="replace") for file in (tree / "site").iterdir()}
     web, led, broken = {name: Page(html) for name, html in site.items() if name.endswith(".html")}, set(), []
     assert {f"{name}.html" for name in [*parents, "index", "details", "recipes", "diffs", "report"]} <= web.keys()
     for name, page in web.items():
