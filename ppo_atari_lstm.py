@@ -179,7 +179,8 @@ def make_env(args, index, folder):
     env = gym.wrappers.TransformReward(WarpFrame(env), np.sign)  # [atari 6] the sign of each reward
     # [atari 7] the last frames, oldest first, uint8 [84, 84, frames]; black ones precede an episode's first frame
     env = gym.wrappers.FrameStackObservation(env, args.frame_stack, padding_type="zero")
-    images = gym.spaces.Box(0, 255, (84, 84, args.frame_stack), np.uint8)  # [speed] channels last: faster convolutions
+    # [speed] the channels come last, which makes convolutions faster
+    images = gym.spaces.Box(0, 255, (84, 84, args.frame_stack), np.uint8)
     return gym.wrappers.TransformObservation(env, lambda x: cv2.merge(x).reshape(images.shape), images)
 
 
