@@ -171,8 +171,8 @@ def test_every_environment_is_another(tmp_path):
 @slow_test
 def test_the_wait_of_the_slower_side(tmp_path):
     """wait_difference is positive where actors are slow, and negative where the learner is."""
-    options = f"{SMALL} --total-timesteps 256"
-    for method, seconds in (("EnvPool.step", 0.1), ("clipped_gradient", 1.0)):
+    options = f"{SMALL} --total-timesteps 256 --update-epochs 1"
+    for method, seconds in (("EnvPool.step", 0.1), ("clipped_gradient", 0.5)):
         change = changed(partial(slow, script, method, seconds))
         waits = scalars(run(0, options, tmp_path / method, change, script))["charts/wait_difference"]
         assert (waits[-1][1] > 0) == (method == "EnvPool.step")

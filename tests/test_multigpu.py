@@ -57,7 +57,7 @@ def seen(folder, ranks):
 
 @pytest.mark.parametrize("float64", [pytest.param(False, marks=pytest.mark.slow), True], ids=["float32", "float64"])
 def test_an_update_of_r_ranks_is_that_of_one_process(float64, tmp_path):
-    """The rollout bit for bit; the gradient of its first minibatch, and the weights after 16 steps, to rounding."""
+    """The rollout bit for bit; the first gradient, the logged KL, and the weights after 16 steps, to rounding."""
     limit, found = (1e-12, 1e-12) if float64 else (1e-5, 4e-6), {}
     for ranks in (0, 1, 2, 4):
         folder = tmp_path / str(ranks)
@@ -66,12 +66,14 @@ def test_an_update_of_r_ranks_is_that_of_one_process(float64, tmp_path):
         together = zip(*(part["steps"] for part in parts), strict=True)
         steps = [torch.cat(each) for step in together for each in zip(*step, strict=True)]
         assert len(steps) == 16 * 5 and all(torch.equal(part["gradient"], parts[0]["gradient"]) for part in parts)
-        found[ranks] = steps, parts[0]["gradient"], final
-    steps, gradient, final = found[0]
-    for other_steps, other_gradient, other_final in found.values():
+        kl = torch.tensor([common for _, common in parts[-1]["kl"]])
+        found[ranks] = steps, parts[0]["gradient"], final, kl
+    steps, gradient, final, kl = found[0]
+    for other_steps, other_gradient, other_final, other_kl in found.values():
         assert all(torch.equal(one, other) for one, other in zip(steps, other_steps, strict=True))
         assert (other_gradient - gradient).abs().max() < limit[0] * gradient.abs().max()
         assert (other_final - final).abs().max() < limit[1]
+        assert (other_kl - kl).abs().max() < limit[1]
 
 
 @pytest.mark.slow
