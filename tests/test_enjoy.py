@@ -156,6 +156,13 @@ def test_the_newest_script_that_began_before_the_checkpoint(tmp_path, capsys):
     assert play(tmp_path / "model.pt", capsys, episodes=3)[0] == games  # by the script beside enjoy.py
 
 
+def test_a_word_that_is_no_option(cartpole, capsys):
+    """It is named, without a traceback."""
+    with pytest.raises(SystemExit) as end:
+        enjoy.enjoy(enjoy.Args(cartpole), ["--epsodes", "3"])
+    assert end.value.code == 2 and "Unrecognized options: --epsodes" in capsys.readouterr().err
+
+
 def test_an_environment_of_a_module(tmp_path, capsys):
     """A run's folder has a script, which runs anyway; a checkpoint alone imports nothing that is not named."""
     run = train(PPO, CLOCK.replace("Enjoy", "toy_envs:Enjoy"), tmp_path)
