@@ -82,7 +82,8 @@ def draw(tables, path):
                     axes.plot([effect.low, effect.high], [y, y], color=color, linewidth=1.2)
                     axes.plot(effect.mean, y, "o", color=color, markersize=3.5)
                 axes.axvline(0, color=GRAY, linewidth=0.8)
-                axes.set_title(f"{what}: {score}" if axes is pair[0] else score)
+                title = textwrap.fill(f"{what}: {score}", 100, break_on_hyphens=False) if axes is pair[0] else score
+                axes.set_title(title, loc="right")  # a long one has room on the left
                 says = [textwrap.shorten(recipe.header["what"], 65, placeholder=" ...") for recipe, *_ in rows]
                 names = [f"{text} ({recipe.file.stem})" for text, (recipe, *_) in zip(says, rows, strict=True)]
                 axes.set_yticks(range(len(rows)), names)
