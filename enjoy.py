@@ -68,7 +68,7 @@ def load(path, words=()):
     copies = [*file.parent.glob(f"{name}.py"), *sorted(file.parent.glob(f"{name}_{STEP}.py"))]
     begun = f"{name}_{state['global_step']:012}.py"  # a copy of a later step did not make this checkpoint
     source = [beside, *(copy for copy in copies if copy.name <= begun)][-1]
-    script = sys.modules["<run_path>"] = types.SimpleNamespace(**runpy.run_path(str(source)))  # for the errors of tyro
+    script = sys.modules["<run_path>"] = types.SimpleNamespace(**runpy.run_path(str(source)))  # tyro reads its source
     options = tyro.cli(script.Args, args=words, default=script.Args(**state["args"]), prog="enjoy.py RUN")
     if source.resolve() == beside and ":" in options.env_id and not any(options.env_id in word for word in words):
         sys.exit(f"error: {file} imports a module; if you trust {options.env_id}, add --env-id {options.env_id}")

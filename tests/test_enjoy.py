@@ -157,7 +157,7 @@ def test_the_newest_script_that_began_before_the_checkpoint(tmp_path, capsys):
 
 
 def test_a_word_that_is_no_option(cartpole, capsys):
-    """It is named, without a traceback."""
+    """The error names it, without a traceback."""
     with pytest.raises(SystemExit) as end:
         enjoy.enjoy(enjoy.Args(cartpole), ["--epsodes", "3"])
     assert end.value.code == 2 and "Unrecognized options: --epsodes" in capsys.readouterr().err
