@@ -112,9 +112,9 @@ class Experiment(NamedTuple):
 
     def shown(self, *hidden, quote=""):
         """ " --bf16 --num-envs 32", the options without those in `hidden`; "at first" where a resume changed one."""
-        texts = (typed(option) for option in self.options.items() if option[0] not in hidden)
-        texts = (re.sub(r"( True)?(, from step \d+ [^ ,]+)+", " at first", text) for text in texts)
-        return "".join(f" {quote}{text}{quote}" for text in texts)
+        texts = (f" {quote}{typed(option)}{quote}" for option in self.options.items() if option[0] not in hidden)
+        changed = rf"( True)?(, from step \d+ [^ ,]+)+({quote})$"
+        return "".join(re.sub(changed, r"\3 at first", text) for text in texts)
 
     @property
     def published(self):
