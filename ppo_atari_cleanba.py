@@ -6,13 +6,13 @@
 #   "envpool>=1.2,<1.2.6",
 # ]
 # ///
-"""PPO for Atari games with actors beside the learner, as in Cleanba: they make a rollout while the learner trains.
+"""PPO for Atari games with actors that collect the next rollout while the learner trains, as in Cleanba.
 
     python ppo_atari_cleanba.py --env-id Breakout-v5 --actor-threads 2
 
-From the second update on, each rollout is by the agent of the update before; a run repeats bit for bit.
+From the second update on, a rollout's agent is one update old. The same seed repeats a run bit for bit.
 
-Marks such as [core 5] name implementation details, which docs/details.md explains. PPO ends with the function `learn`.
+Marks such as [core 5] refer to docs/details.md, paths such as ppo2/model.py to openai/baselines. PPO ends at `learn`.
 """
 
 import atexit
@@ -55,16 +55,16 @@ from tqdm import tqdm
 class Args:
     # run
     seed: int = 1  # seed of torch; environment i is seeded with seed + i
-    exp_name: str = Path(__file__).stem  # name of the experiment, a part of the name of the run's folder
+    exp_name: str = Path(__file__).stem  # name of the experiment, part of the run folder's name
     runs_folder: str = "runs"  # folder in which the run's folder is created
     cuda: bool = True  # use a GPU if there is one
     tf32: bool = False  # allow TF32 on the GPU: faster, with a 10-bit mantissa
     bf16: bool = False  # compute the network up to its heads in bfloat16; slow where the hardware does not support it
     threads: int = torch.get_num_threads()  # number of CPU threads for torch
-    compile: bool = False  # compile the gradient: faster updates after some seconds; on the CPU it needs a C++ compiler
+    compile: bool = False  # compile the gradient: slow start, faster updates; the CPU needs a C++ compiler
     track: bool = False  # also log to Weights & Biases, which is configured by WANDB_MODE, WANDB_PROJECT, ...
     capture_video: bool = False  # record videos of environment 0, as the agent sees it, in the run's folder
-    save_every: int = 100  # updates between checkpoints; 0 saves only the last one
+    save_every: int = 100  # updates between checkpoints; 0 saves only at the end
     resume: str | None = None  # the folder of a run to continue, or a checkpoint to start a new run from
     # actors
     actor_threads: int = 1  # number of threads in each process that make rollouts [cleanba 1]
@@ -73,7 +73,7 @@ class Args:
     network: Literal["nature", "impala"] = "nature"  # of Mnih et al. (2015), or Espeholt et al. (2018) [cleanba 8]
     # environment
     env_id: str = "Breakout-v5"  # a game of EnvPool, <Game>-v5
-    num_envs: int = 8  # number of environments that are stepped together, N
+    num_envs: int = 8  # number of parallel environments, N
     frame_stack: int = 4  # number of frames in an observation [atari 7]
     machado: bool = False  # protocol of Machado et al. (2018): sticky actions, all 18 actions, episodes of all lives
     # rollout
@@ -204,7 +204,7 @@ def nature_cnn(channels):
 
 
 class Residual(nn.Sequential):
-    """[cleanba 8] Layers with a connection around them, float32 [B, depth, H, W] to the same shape."""
+    """[cleanba 8] Layers with a skip connection, float32 [B, depth, H, W] to the same shape."""
 
     def forward(self, images):
         return super().forward(images) + images
@@ -219,7 +219,7 @@ def impala_cnn(channels):
         layers += Residual(nn.ReLU(), a, nn.ReLU(), b), Residual(nn.ReLU(), c, nn.ReLU(), d)
         size = (size + 1) // 2
     for conv in (module for layer in layers for module in layer.modules() if isinstance(module, nn.Conv2d)):
-        std = conv.weight[0].numel() ** -0.5 / 0.87962566  # LeCun's initialization: a normal distribution, cut at 2 std
+        std = conv.weight[0].numel() ** -0.5 / 0.87962566  # LeCun's initialization: truncation leaves 0.88 of the std
         nn.init.trunc_normal_(conv.weight, 0, std, -2 * std, 2 * std)
         nn.init.zeros_(conv.bias)
     dense = layer_init(nn.Linear(size * size * 32, 256))
@@ -249,7 +249,7 @@ class Agent(nn.Module):
 def gae(rewards, values, dones, next_value, next_done, gamma, gae_lambda):
     """[core 5] Generalized advantage estimation in numpy: the advantages, float32 [M, N] (ppo2/runner.py).
 
-    rewards, values: float32 [M, N]; dones: bool [M, N], true where obs[t] follows an episode's end; next_*: [N]."""
+    rewards, values: float32 [M, N]; dones: bool [M, N], true where obs[t] begins an episode; next_*: [N]."""
     nonterminal = 1.0 - np.array([*dones[1:], next_done])  # 0 where the next observation begins an episode
     deltas = rewards + gamma * np.array([*values[1:], next_value]) * nonterminal - values
     advantages, advantage = np.zeros_like(values), 0.0
@@ -267,9 +267,9 @@ def ppo_loss(agent, minibatch, clip_coef, args):
     ratio = logratio.exp()
 
     # [core 7] normalization of advantages in each minibatch, by the standard deviation of the population
-    advantages = minibatch["returns"] - minibatch["values"]  # as ppo2 computes them, to round in the same way
-    of_all = minibatch["advantages_of_all"]  # [aux 2] the advantages in the minibatches of all ranks
-    advantages = (advantages - of_all.mean()) / (of_all.std(correction=0) + 1e-8)  # [aux 2]
+    advantages = minibatch["returns"] - minibatch["values"]  # computed as in ppo2, to round alike
+    all_advantages = minibatch["all_advantages"]  # [aux 2] those of the minibatch's rows of all ranks
+    advantages = (advantages - all_advantages.mean()) / (all_advantages.std(correction=0) + 1e-8)  # [aux 2]
     assert ratio.shape == advantages.shape == values.shape  # each [B]: other shapes would broadcast
 
     # [core 8] clipped surrogate objective
@@ -293,7 +293,7 @@ def ppo_loss(agent, minibatch, clip_coef, args):
 
 
 def gather(part):
-    """[aux 2] A list of the parts that the ranks pass, in the order of the ranks."""
+    """[aux 2] The `part` of every rank, in rank order."""
     parts = [part] * (dist.get_world_size() if dist.is_initialized() else 1)
     if dist.is_initialized():
         dist.all_gather_object(parts, part)
@@ -315,7 +315,7 @@ def clipped_gradient(agent, minibatch, clip_coef, args):
     """Computes the gradient of the loss and clips it; returns the scalars to log."""
     loss, stats = ppo_loss(agent, minibatch, clip_coef, args)
     loss.backward()
-    sum_over_ranks(agent, stats, len(minibatch["obs"]) / len(minibatch["advantages_of_all"]))  # [aux 2]
+    sum_over_ranks(agent, stats, len(minibatch["obs"]) / len(minibatch["all_advantages"]))  # [aux 2]
 
     # [core 11] global gradient clipping
     stats["grad_norm"] = nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm)
@@ -367,12 +367,12 @@ def train(args, run):
     with contextlib.ExitStack() as stack:  # [cleanba 7] the threads end with the learner, also after an error
         submits = []
         for i in range(args.actor_threads):
-            # [cleanba 5] a generator for each thread, but the learner's where they take turns as in the parent script
-            turns = i == 0 and not args.concurrency and args.actor_device is None
-            generator = None if turns else torch.Generator(actor_device).manual_seed(torch.randint(2**62, ()).item())
+            # [cleanba 5] one generator per thread; where actor and learner alternate, they share one as in the parent
+            shared = i == 0 and not args.concurrency and args.actor_device is None
+            generator = None if shared else torch.Generator(actor_device).manual_seed(torch.randint(2**62, ()).item())
             seed = args.seed + run.global_step + (i * ranks + rank) * args.num_envs
             rollouts = make_rollouts(args, envs[i], seed, actor_device, generator, rank, ranks)
-            next(rollouts)  # runs it up to where it waits for an agent
+            next(rollouts)  # runs to the first yield, which waits for an agent
             thread = ThreadPoolExecutor(1, f"actor-{i}")
             stack.callback(envs[i].close)
             stack.callback(thread.shutdown, cancel_futures=True)
@@ -381,7 +381,7 @@ def train(args, run):
 
 
 def make_rollouts(args, envs, seed, device, generator, rank, ranks):
-    """[cleanba 1] Takes agents, and yields a rollout of each: columns [M, n, ...], episode ends, seconds of waiting."""
+    """[cleanba 1] Receives agents, and yields a rollout of each: columns [M, n, ...], episode ends, seconds waited."""
     streams = torch.get_device_module(device)
     stream, rollout_made = streams.Stream(device), None  # [cleanba 6]
     next_obs, _ = envs.reset(seed=seed)  # [cleanba 1]
@@ -419,7 +419,7 @@ def make_rollouts(args, envs, seed, device, generator, rank, ranks):
 
 def learn(args, run, device, agent, optimizer, gradient, submits, actor_device, rank, ranks):
     """[cleanba 1] Trains on the rollouts that the actors make in other threads."""
-    pending = []  # [cleanba 2] pairs of an agent's version and the rollouts that it will have made
+    pending = []  # [cleanba 2] pairs of an agent's version and the futures of its rollouts
     for update in run.updates():
         # [core 4] annealing of the learning rate, and [aux 1] of the clip range
         remaining = 1.0 - (update - 1.0) / run.num_updates
@@ -428,14 +428,14 @@ def learn(args, run, device, agent, optimizer, gradient, submits, actor_device, 
         for group in optimizer.param_groups:
             group["lr"] = learning_rate
 
-        # [cleanba 6] copies, as the learner changes its agent in place and autocast caches the weights of an agent
+        # [cleanba 6] a copy per actor: the learner changes its agent in place, and autocast caches an agent's weights
         snapshots = [copy.deepcopy(agent).to(actor_device) for _ in submits]
         torch.get_device_module(actor_device).synchronize(actor_device)
         while len(pending) <= args.concurrency:  # [cleanba 4] at first two rollouts by the first version
             pending.append((update, [submit(each) for submit, each in zip(submits, snapshots, strict=True)]))
         started = time.perf_counter()  # [cleanba 9]
-        version, rollouts = pending.pop(0)  # [cleanba 2]
-        batches, ends, waits = zip(*(rollout.result() for rollout in rollouts), strict=True)
+        version, futures = pending.pop(0)  # [cleanba 2]
+        batches, ends, waits = zip(*(future.result() for future in futures), strict=True)
         waited = time.perf_counter() - started  # [cleanba 9]
         # [cleanba 3] the threads' columns side by side, each [M, N, ...]
         batch = {name: torch.cat([each[name].to(device) for each in batches], dim=1) for name in batches[0]}
@@ -451,11 +451,11 @@ def learn(args, run, device, agent, optimizer, gradient, submits, actor_device, 
         stats = []
         for _ in range(args.update_epochs):
             for rows in torch.randperm(run.batch_size, device=device).chunk(args.num_minibatches):  # [core 6]
-                # [aux 2] the rows of this rank's environments, which have other numbers in its batch
+                # [aux 2] this rank's rows, renumbered for its own batch
                 own = rows[rows // args.num_envs % ranks == rank]
                 own = own // (ranks * args.num_envs) * args.num_envs + own % args.num_envs
                 minibatch = {name: column.index_select(0, own) for name, column in batch.items()}
-                minibatch["advantages_of_all"] = (returns - values).flatten()[rows]
+                minibatch["all_advantages"] = (returns - values).flatten()[rows]
                 stats.append(gradient(agent, minibatch, clip_coef, args))
                 adam_step(optimizer)
             if args.target_kl is not None and stats[-1]["approx_kl"] > args.target_kl:  # [aux 3]
@@ -464,7 +464,7 @@ def learn(args, run, device, agent, optimizer, gradient, submits, actor_device, 
         # [core 12] means of the debug variables over the minibatches
         scalars = {f"losses/{name}": torch.stack([each[name] for each in stats]).mean() for name in stats[0]}
         scalars["losses/explained_variance"] = 1 - (returns - values).var() / returns.var()
-        # [cleanba 4] the lag, and [cleanba 9] the waits, whose difference is positive where the actors are too slow
+        # [cleanba 4] the lag, and [cleanba 9] the waits, whose difference is positive if the actors are too slow
         scalars |= {"charts/policy_lag": update - version, "charts/wait_for_rollouts": waited}
         scalars |= {"charts/wait_for_agents": np.mean(waits), "charts/wait_difference": waited - np.mean(waits)}
         run.log_update(scalars | {"charts/learning_rate": learning_rate})
@@ -476,16 +476,16 @@ def learn(args, run, device, agent, optimizer, gradient, submits, actor_device, 
 
 
 def make_run(args, signals):
-    """[aux 2] Begins the run. The ranks of torchrun begin it together; only rank 0 has its folder, log and progress."""
+    """[aux 2] Creates the run; under torchrun, only rank 0 has its folder, log and progress bar."""
     if not dist.is_torchelastic_launched():
         return Run(args, signals)
     rank, local_rank, local_ranks = (int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"))
-    run_id, gpus, parent = os.environ["TORCHELASTIC_RUN_ID"], torch.cuda.device_count(), os.getppid()
+    run_id, gpus, torchrun = os.environ["TORCHELASTIC_RUN_ID"], torch.cuda.device_count(), os.getppid()
     safe = os.environ.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") == "1" and run_id != "none"
     if os.environ["TORCHELASTIC_MAX_RESTARTS"] != "0" and not safe:
         sys.exit("error: --max-restarts needs TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, and --standalone or --rdzv-id")
     if gpus:
-        torch.cuda.set_device(local_rank * max(gpus // local_ranks, 1) % gpus)  # the first of equal parts of the GPUs
+        torch.cuda.set_device(local_rank * max(gpus // local_ranks, 1) % gpus)  # the first GPU of this rank's share
     backend = "gloo" if gpus < local_ranks else "cpu:gloo,cuda:nccl"  # NCCL does not let ranks share a GPU
     dist.init_process_group(backend, timeout=timedelta(minutes=5))
 
@@ -504,7 +504,7 @@ def make_run(args, signals):
             vars(self).update(gather({name: value for name, value in vars(self).items() if name != "lock"})[0])
 
         def start(self, device, **parts):
-            for number in signals:  # a second one changes nothing: torchrun forwards one that the ranks already have
+            for number in signals:  # repeats are ignored: torchrun forwards signals that the ranks already have
                 signal.signal(number, lambda number, frame: self.stops.append(number))
             if rank == 0:
                 super().start(device, **parts)
@@ -522,7 +522,7 @@ def make_run(args, signals):
             self.ends.append((final["_episode"], final["episode"]["r"], final["episode"]["l"]))
 
         def log_update(self, scalars):
-            stops, ends = zip(*gather((self.stops or os.getppid() != parent, self.ends)), strict=True)
+            stops, ends = zip(*gather((self.stops or os.getppid() != torchrun, self.ends)), strict=True)
             if rank == 0:
                 for step in zip(*ends, strict=True):
                     ended, scores, lengths = (np.concatenate(column) for column in zip(*step, strict=True))

@@ -48,20 +48,20 @@ from tqdm import tqdm
 class Args:
     # run
     seed: int = 1  # seed of torch; environment i is seeded with seed + i
-    exp_name: str = Path(__file__).stem  # name of the experiment, a part of the name of the run's folder
+    exp_name: str = Path(__file__).stem  # name of the experiment, part of the run folder's name
     runs_folder: str = "runs"  # folder in which the run's folder is created
     cuda: bool = True  # use a GPU if there is one
     tf32: bool = False  # allow TF32 on the GPU: faster, with a 10-bit mantissa
     bf16: bool = False  # compute the network up to its heads in bfloat16; slow where the hardware does not support it
     threads: int = torch.get_num_threads()  # number of CPU threads for torch
-    compile: bool = False  # compile the gradient: faster updates after some seconds; on the CPU it needs a C++ compiler
+    compile: bool = False  # compile the gradient: slow start, faster updates; the CPU needs a C++ compiler
     track: bool = False  # also log to Weights & Biases, which is configured by WANDB_MODE, WANDB_PROJECT, ...
     capture_video: bool = False  # record videos of environment 0, as the agent sees it, in the run's folder
-    save_every: int = 100  # updates between checkpoints; 0 saves only the last one
+    save_every: int = 100  # updates between checkpoints; 0 saves only at the end
     resume: str | None = None  # the folder of a run to continue, or a checkpoint to start a new run from
     # environment
     env_id: str = "Breakout-v5"  # a game of EnvPool, <Game>-v5
-    num_envs: int = 8  # number of environments that are stepped together, N
+    num_envs: int = 8  # number of parallel environments, N
     frame_stack: int = 4  # number of frames in an observation [atari 7]
     machado: bool = False  # protocol of Machado et al. (2018): sticky actions, all 18 actions, episodes of all lives
     # rollout
@@ -212,7 +212,7 @@ class Agent(nn.Module):
 def gae(rewards, values, dones, next_value, next_done, gamma, gae_lambda):
     """[core 5] Generalized advantage estimation in numpy: the advantages, float32 [M, N] (ppo2/runner.py).
 
-    rewards, values: float32 [M, N]; dones: bool [M, N], true where obs[t] follows an episode's end; next_*: [N]."""
+    rewards, values: float32 [M, N]; dones: bool [M, N], true where obs[t] begins an episode; next_*: [N]."""
     nonterminal = 1.0 - np.array([*dones[1:], next_done])  # 0 where the next observation begins an episode
     deltas = rewards + gamma * np.array([*values[1:], next_value]) * nonterminal - values
     advantages, advantage = np.zeros_like(values), 0.0
@@ -230,7 +230,7 @@ def ppo_loss(agent, minibatch, clip_coef, args):
     ratio = logratio.exp()
 
     # [core 7] normalization of advantages in each minibatch, by the standard deviation of the population
-    advantages = minibatch["returns"] - minibatch["values"]  # as ppo2 computes them, to round in the same way
+    advantages = minibatch["returns"] - minibatch["values"]  # computed as in ppo2, to round alike
     advantages = (advantages - advantages.mean()) / (advantages.std(correction=0) + 1e-8)
     assert ratio.shape == advantages.shape == values.shape  # each [B]: other shapes would broadcast
 
@@ -297,7 +297,7 @@ def train(args, run):
         gradient = torch.compile(clipped_gradient)
     # Pass here what a resume must restore: objects with load_state_dict() and with a state_dict() that returns a dict.
     run.start(device, agent=agent, optimizer=optimizer)
-    next_obs, _ = envs.reset(seed=args.seed + run.global_step)  # a resume begins other episodes
+    next_obs, _ = envs.reset(seed=args.seed + run.global_step)  # a resume starts new episodes
     next_done = np.zeros(args.num_envs, dtype=bool)
 
     for update in run.updates():

@@ -48,20 +48,20 @@ from tqdm import tqdm
 class Args:
     # run
     seed: int = 1  # seed of torch; environment i is seeded with seed + i
-    exp_name: str = Path(__file__).stem  # name of the experiment, a part of the name of the run's folder
+    exp_name: str = Path(__file__).stem  # name of the experiment, part of the run folder's name
     runs_folder: str = "runs"  # folder in which the run's folder is created
     cuda: bool = True  # use a GPU if there is one
     tf32: bool = False  # allow TF32 on the GPU: faster, with a 10-bit mantissa
     bf16: bool = False  # compute the network up to the LSTM in bfloat16; slow where the hardware does not support it
     threads: int = torch.get_num_threads()  # number of CPU threads for torch
-    compile: bool = False  # compile the gradient: faster updates after some seconds; on the CPU it needs a C++ compiler
+    compile: bool = False  # compile the gradient: slow start, faster updates; the CPU needs a C++ compiler
     track: bool = False  # also log to Weights & Biases, which is configured by WANDB_MODE, WANDB_PROJECT, ...
     capture_video: bool = False  # record videos of environment 0 in the run's folder
-    save_every: int = 100  # updates between checkpoints; 0 saves only the last one
+    save_every: int = 100  # updates between checkpoints; 0 saves only at the end
     resume: str | None = None  # the folder of a run to continue, or a checkpoint to start a new run from
     # environment
     env_id: str = "BreakoutNoFrameskip-v4"  # an Atari game, <Game>NoFrameskip-v4
-    num_envs: int = 8  # number of environments that are stepped together, N
+    num_envs: int = 8  # number of parallel environments, N
     async_envs: bool = False  # step each environment in a process of its own
     frame_stack: int = 1  # number of frames in an observation; the LSTM remembers earlier ones [atari 7]
     # rollout
@@ -115,7 +115,7 @@ class MaxAndSkip(gym.Wrapper):
             if i >= 2:
                 self.screen(self.frames[i - 2])  # writes the screen into this array
             if terminated or truncated:
-                break  # before the fourth frame this leaves a frame of the previous action, as in ppo2
+                break  # before the fourth frame this leaves frames of earlier actions, as in ppo2
         return np.maximum(*self.frames), total_reward, terminated, truncated, info
 
 
@@ -145,7 +145,7 @@ class EpisodicLife(gym.Wrapper):
 
 
 class FireReset(gym.Wrapper):
-    """[atari 4] Takes action 1, FIRE, and then action 2 to start games that wait for it."""
+    """[atari 4] Takes actions 1 (FIRE) and 2, to start games that wait for FIRE."""
 
     def reset(self, **kwargs):
         self.env.reset(**kwargs)
@@ -168,7 +168,7 @@ class WarpFrame(gym.ObservationWrapper):
 def make_env(args, index, folder):
     """Environment `index`, with image observations; info["episode"] has the score and length of a whole game."""
     if "NoFrameskip" not in args.env_id:  # [check] MaxAndSkip repeats each action, so the game itself must not
-        sys.exit(f"error: {args.env_id} is not the id of an Atari game such as BreakoutNoFrameskip-v4; see ppo.py")
+        sys.exit(f"error: {args.env_id} is not an Atari game without frame skip, such as BreakoutNoFrameskip-v4")
     video = {"render_mode": "rgb_array"} if args.capture_video and index == 0 else {}
     env = gym.make(args.env_id, obs_type="ram", **video)  # [speed] MaxAndSkip reads the screen when it is needed
     if video:
@@ -185,7 +185,7 @@ def make_env(args, index, folder):
 
 
 def make_envs(args, folder):
-    """[core 1] N environments stepped as one; an episode that ends restarts in the same step (common/cmd_util.py)."""
+    """[core 1] N environments stepped as one; an ended episode restarts in the same step (common/cmd_util.py)."""
     # [check] a minibatch holds whole environments, and in each one the episodes end at different steps
     if args.num_envs % args.num_minibatches:
         sys.exit("error: --num-minibatches must divide --num-envs, as a minibatch holds all steps of its environments")
@@ -281,7 +281,7 @@ class Agent(nn.Module):
 def gae(rewards, values, dones, next_value, next_done, gamma, gae_lambda):
     """[core 5] Generalized advantage estimation in numpy: the advantages, float32 [M, N] (ppo2/runner.py).
 
-    rewards, values: float32 [M, N]; dones: bool [M, N], true where obs[t] follows an episode's end; next_*: [N]."""
+    rewards, values: float32 [M, N]; dones: bool [M, N], true where obs[t] begins an episode; next_*: [N]."""
     nonterminal = 1.0 - np.array([*dones[1:], next_done])  # 0 where the next observation begins an episode
     deltas = rewards + gamma * np.array([*values[1:], next_value]) * nonterminal - values
     advantages, advantage = np.zeros_like(values), 0.0
@@ -300,7 +300,7 @@ def ppo_loss(agent, minibatch, clip_coef, args):
     ratio = logratio.exp()
 
     # [core 7] normalization of advantages in each minibatch, by the standard deviation of the population
-    advantages = minibatch["returns"] - minibatch["values"]  # as ppo2 computes them, to round in the same way
+    advantages = minibatch["returns"] - minibatch["values"]  # computed as in ppo2, to round alike
     advantages = (advantages - advantages.mean()) / (advantages.std(correction=0) + 1e-8)
     assert ratio.shape == advantages.shape == values.shape  # each [B]: other shapes would broadcast
 
@@ -367,7 +367,7 @@ def train(args, run):
         gradient = torch.compile(clipped_gradient)
     # Pass here what a resume must restore: objects with load_state_dict() and with a state_dict() that returns a dict.
     run.start(device, agent=agent, optimizer=optimizer)
-    next_obs, _ = envs.reset(seed=args.seed + run.global_step)  # a resume begins other episodes
+    next_obs, _ = envs.reset(seed=args.seed + run.global_step)  # a resume starts new episodes
     next_done = np.zeros(args.num_envs, dtype=bool)
     state = torch.zeros(2, 1, args.num_envs, 128, device=device).unbind()  # [lstm 2] hidden and cell start from zero
 

@@ -6,9 +6,9 @@
 #   "envpool>=1.2,<1.2.6",
 # ]
 # ///
-"""PPO for Atari games in R processes, the ranks of torchrun, which make the run of ppo_atari_envpool.py together.
+"""PPO for Atari games in R processes of torchrun, its ranks, which together make the run of ppo_atari_envpool.py.
 
-    torchrun --standalone --nproc-per-node 2 ppo_atari_multigpu.py --num-envs 8        (docs/scale.md tells more)
+    torchrun --standalone --nproc-per-node 2 ppo_atari_multigpu.py --num-envs 8        (see docs/scale.md)
 
 Marks such as [core 5] refer to docs/details.md, paths such as ppo2/model.py to openai/baselines. PPO ends at `train`.
 """
@@ -50,20 +50,20 @@ from tqdm import tqdm
 class Args:
     # run
     seed: int = 1  # seed of torch; environment i is seeded with seed + i
-    exp_name: str = Path(__file__).stem  # name of the experiment, a part of the name of the run's folder
+    exp_name: str = Path(__file__).stem  # name of the experiment, part of the run folder's name
     runs_folder: str = "runs"  # folder in which the run's folder is created
     cuda: bool = True  # use a GPU if there is one
     tf32: bool = False  # allow TF32 on the GPU: faster, with a 10-bit mantissa
     bf16: bool = False  # compute the network up to its heads in bfloat16; slow where the hardware does not support it
     threads: int = torch.get_num_threads()  # number of CPU threads for torch
-    compile: bool = False  # compile the gradient: faster updates after some seconds; on the CPU it needs a C++ compiler
+    compile: bool = False  # compile the gradient: slow start, faster updates; the CPU needs a C++ compiler
     track: bool = False  # also log to Weights & Biases, which is configured by WANDB_MODE, WANDB_PROJECT, ...
     capture_video: bool = False  # record videos of environment 0, as the agent sees it, in the run's folder
-    save_every: int = 100  # updates between checkpoints; 0 saves only the last one
+    save_every: int = 100  # updates between checkpoints; 0 saves only at the end
     resume: str | None = None  # the folder of a run to continue, or a checkpoint to start a new run from
     # environment
     env_id: str = "Breakout-v5"  # a game of EnvPool, <Game>-v5
-    num_envs: int = 8  # number of environments that are stepped together, N
+    num_envs: int = 8  # number of parallel environments, N
     frame_stack: int = 4  # number of frames in an observation [atari 7]
     machado: bool = False  # protocol of Machado et al. (2018): sticky actions, all 18 actions, episodes of all lives
     # rollout
@@ -215,7 +215,7 @@ class Agent(nn.Module):
 def gae(rewards, values, dones, next_value, next_done, gamma, gae_lambda):
     """[core 5] Generalized advantage estimation in numpy: the advantages, float32 [M, N] (ppo2/runner.py).
 
-    rewards, values: float32 [M, N]; dones: bool [M, N], true where obs[t] follows an episode's end; next_*: [N]."""
+    rewards, values: float32 [M, N]; dones: bool [M, N], true where obs[t] begins an episode; next_*: [N]."""
     nonterminal = 1.0 - np.array([*dones[1:], next_done])  # 0 where the next observation begins an episode
     deltas = rewards + gamma * np.array([*values[1:], next_value]) * nonterminal - values
     advantages, advantage = np.zeros_like(values), 0.0
@@ -233,9 +233,9 @@ def ppo_loss(agent, minibatch, clip_coef, args):
     ratio = logratio.exp()
 
     # [core 7] normalization of advantages in each minibatch, by the standard deviation of the population
-    advantages = minibatch["returns"] - minibatch["values"]  # as ppo2 computes them, to round in the same way
-    of_all = minibatch["advantages_of_all"]  # [aux 2] the advantages in the minibatches of all ranks
-    advantages = (advantages - of_all.mean()) / (of_all.std(correction=0) + 1e-8)  # [aux 2]
+    advantages = minibatch["returns"] - minibatch["values"]  # computed as in ppo2, to round alike
+    all_advantages = minibatch["all_advantages"]  # [aux 2] those of the minibatch's rows of all ranks
+    advantages = (advantages - all_advantages.mean()) / (all_advantages.std(correction=0) + 1e-8)  # [aux 2]
     assert ratio.shape == advantages.shape == values.shape  # each [B]: other shapes would broadcast
 
     # [core 8] clipped surrogate objective
@@ -259,7 +259,7 @@ def ppo_loss(agent, minibatch, clip_coef, args):
 
 
 def gather(part):
-    """[aux 2] A list of the parts that the ranks pass, in the order of the ranks."""
+    """[aux 2] The `part` of every rank, in rank order."""
     parts = [part] * (dist.get_world_size() if dist.is_initialized() else 1)
     if dist.is_initialized():
         dist.all_gather_object(parts, part)
@@ -281,7 +281,7 @@ def clipped_gradient(agent, minibatch, clip_coef, args):
     """Computes the gradient of the loss and clips it; returns the scalars to log."""
     loss, stats = ppo_loss(agent, minibatch, clip_coef, args)
     loss.backward()
-    sum_over_ranks(agent, stats, len(minibatch["obs"]) / len(minibatch["advantages_of_all"]))  # [aux 2]
+    sum_over_ranks(agent, stats, len(minibatch["obs"]) / len(minibatch["all_advantages"]))  # [aux 2]
 
     # [core 11] global gradient clipping
     stats["grad_norm"] = nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm)
@@ -360,18 +360,17 @@ def train(args, run):
         advantages = gae(rewards, values.cpu().numpy(), dones, next_value, next_done, args.gamma, args.gae_lambda)
         batch["returns"] = returns = torch.from_numpy(advantages).to(device) + values
         # [aux 2] the values and returns of all ranks, each [M, N]
-        columns = gather(torch.stack([values, returns]).unflatten(-1, (-1, args.num_envs)).cpu())
-        values, returns = torch.stack(columns, dim=-2).flatten(-3).to(device)
+        values, returns = torch.cat(gather(torch.stack([values, returns]).cpu()), dim=-1).to(device)
         batch = {name: column.flatten(0, 1) for name, column in batch.items()}  # each [M * N, ...]
 
         stats = []
         for _ in range(args.update_epochs):
             for rows in torch.randperm(run.batch_size, device=device).chunk(args.num_minibatches):  # [core 6]
-                # [aux 2] the rows of this rank's environments, which have other numbers in its batch
+                # [aux 2] this rank's rows, renumbered for its own batch
                 own = rows[rows // args.num_envs % ranks == rank]
                 own = own // (ranks * args.num_envs) * args.num_envs + own % args.num_envs
                 minibatch = {name: column.index_select(0, own) for name, column in batch.items()}
-                minibatch["advantages_of_all"] = (returns - values).flatten()[rows]
+                minibatch["all_advantages"] = (returns - values).flatten()[rows]
                 stats.append(gradient(agent, minibatch, clip_coef, args))
                 adam_step(optimizer)
             if args.target_kl is not None and stats[-1]["approx_kl"] > args.target_kl:  # [aux 3]
@@ -390,16 +389,16 @@ def train(args, run):
 
 
 def make_run(args, signals):
-    """[aux 2] Begins the run. The ranks of torchrun begin it together; only rank 0 has its folder, log and progress."""
+    """[aux 2] Creates the run; under torchrun, only rank 0 has its folder, log and progress bar."""
     if not dist.is_torchelastic_launched():
         return Run(args, signals)
     rank, local_rank, local_ranks = (int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"))
-    run_id, gpus, parent = os.environ["TORCHELASTIC_RUN_ID"], torch.cuda.device_count(), os.getppid()
+    run_id, gpus, torchrun = os.environ["TORCHELASTIC_RUN_ID"], torch.cuda.device_count(), os.getppid()
     safe = os.environ.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") == "1" and run_id != "none"
     if os.environ["TORCHELASTIC_MAX_RESTARTS"] != "0" and not safe:
         sys.exit("error: --max-restarts needs TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, and --standalone or --rdzv-id")
     if gpus:
-        torch.cuda.set_device(local_rank * max(gpus // local_ranks, 1) % gpus)  # the first of equal parts of the GPUs
+        torch.cuda.set_device(local_rank * max(gpus // local_ranks, 1) % gpus)  # the first GPU of this rank's share
     backend = "gloo" if gpus < local_ranks else "cpu:gloo,cuda:nccl"  # NCCL does not let ranks share a GPU
     dist.init_process_group(backend, timeout=timedelta(minutes=5))
 
@@ -418,7 +417,7 @@ def make_run(args, signals):
             vars(self).update(gather({name: value for name, value in vars(self).items() if name != "lock"})[0])
 
         def start(self, device, **parts):
-            for number in signals:  # a second one changes nothing: torchrun forwards one that the ranks already have
+            for number in signals:  # repeats are ignored: torchrun forwards signals that the ranks already have
                 signal.signal(number, lambda number, frame: self.stops.append(number))
             if rank == 0:
                 super().start(device, **parts)
@@ -436,7 +435,7 @@ def make_run(args, signals):
             self.ends.append((final["_episode"], final["episode"]["r"], final["episode"]["l"]))
 
         def log_update(self, scalars):
-            stops, ends = zip(*gather((self.stops or os.getppid() != parent, self.ends)), strict=True)
+            stops, ends = zip(*gather((self.stops or os.getppid() != torchrun, self.ends)), strict=True)
             if rank == 0:
                 for step in zip(*ends, strict=True):
                     ended, scores, lengths = (np.concatenate(column) for column in zip(*step, strict=True))

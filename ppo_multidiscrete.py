@@ -46,19 +46,19 @@ from tqdm import tqdm
 class Args:
     # run
     seed: int = 1  # seed of torch; environment i is seeded with seed + i
-    exp_name: str = Path(__file__).stem  # name of the experiment, a part of the name of the run's folder
+    exp_name: str = Path(__file__).stem  # name of the experiment, part of the run folder's name
     runs_folder: str = "runs"  # folder in which the run's folder is created
     cuda: bool = True  # use a GPU if there is one
     tf32: bool = False  # allow TF32 on the GPU: faster, with a 10-bit mantissa
     threads: int = 1  # number of CPU threads for torch; more is slower for so small a network
-    compile: bool = False  # compile the gradient: faster updates after some seconds; on the CPU it needs a C++ compiler
+    compile: bool = False  # compile the gradient: slow start, faster updates; the CPU needs a C++ compiler
     track: bool = False  # also log to Weights & Biases, which is configured by WANDB_MODE, WANDB_PROJECT, ...
     capture_video: bool = False  # record videos of environment 0; for Gym-µRTS enjoy.py does it
-    save_every: int = 100  # updates between checkpoints; 0 saves only the last one
+    save_every: int = 100  # updates between checkpoints; 0 saves only at the end
     resume: str | None = None  # the folder of a run to continue, or a checkpoint to start a new run from
     # environment
     env_id: str = "MicrortsMining-v1"  # a game of Gym-µRTS, or a gymnasium id with MultiDiscrete actions
-    num_envs: int = 8  # number of environments that are stepped together, N
+    num_envs: int = 8  # number of parallel environments, N
     async_envs: bool = False  # step each environment in a process of its own
     # rollout
     total_timesteps: int = 2_000_000  # number of steps in total, over all environments
@@ -133,7 +133,7 @@ def make_env(args, index, folder):
             sys.exit("error: --capture-video: Gym-µRTS renders on a display only; enjoy.py --video records its games")
         register_microrts()
     video = {"render_mode": "rgb_array"} if args.capture_video and index == 0 else {}
-    env = gym.make(args.env_id, **video)  # Atari games have ppo_atari.py; some others need an extra of docs/install.md
+    env = gym.make(args.env_id, **video)  # for Atari, see ppo_atari.py; others may need an extra of docs/install.md
     actions, observations = env.action_space, env.observation_space
     # [check] actions are vectors of choices from 0
     if np.ndim(getattr(actions, "nvec", 0)) != 1 or actions.start.any():
@@ -150,7 +150,7 @@ def make_env(args, index, folder):
 
 
 def make_envs(args, folder):
-    """[core 1] N environments stepped as one; an episode that ends restarts in the same step (common/cmd_util.py)."""
+    """[core 1] N environments stepped as one; an ended episode restarts in the same step (common/cmd_util.py)."""
     # [library] a forked process has no working Java
     spawned = partial(gym.vector.AsyncVectorEnv, context="spawn")
     vector = spawned if args.async_envs else gym.vector.SyncVectorEnv
@@ -216,7 +216,7 @@ class Agent(nn.Module):
 def gae(rewards, values, dones, next_value, next_done, gamma, gae_lambda):
     """[core 5] Generalized advantage estimation in numpy: the advantages, float32 [M, N] (ppo2/runner.py).
 
-    rewards, values: float32 [M, N]; dones: bool [M, N], true where obs[t] follows an episode's end; next_*: [N]."""
+    rewards, values: float32 [M, N]; dones: bool [M, N], true where obs[t] begins an episode; next_*: [N]."""
     nonterminal = 1.0 - np.array([*dones[1:], next_done])  # 0 where the next observation begins an episode
     deltas = rewards + gamma * np.array([*values[1:], next_value]) * nonterminal - values
     advantages, advantage = np.zeros_like(values), 0.0
@@ -234,7 +234,7 @@ def ppo_loss(agent, minibatch, clip_coef, args):
     ratio = logratio.exp()
 
     # [core 7] normalization of advantages in each minibatch, by the standard deviation of the population
-    advantages = minibatch["returns"] - minibatch["values"]  # as ppo2 computes them, to round in the same way
+    advantages = minibatch["returns"] - minibatch["values"]  # computed as in ppo2, to round alike
     advantages = (advantages - advantages.mean()) / (advantages.std(correction=0) + 1e-8)
     assert ratio.shape == advantages.shape == values.shape  # each [B]: other shapes would broadcast
 
@@ -298,7 +298,7 @@ def train(args, run):
         gradient = torch.compile(clipped_gradient)
     # Pass here what a resume must restore: objects with load_state_dict() and with a state_dict() that returns a dict.
     run.start(device, agent=agent, optimizer=optimizer)
-    next_obs, _ = envs.reset(seed=args.seed + run.global_step)  # a resume begins other episodes
+    next_obs, _ = envs.reset(seed=args.seed + run.global_step)  # a resume starts new episodes
     next_done = np.zeros(args.num_envs, dtype=bool)
 
     for update in run.updates():

@@ -46,20 +46,20 @@ from tqdm import tqdm
 class Args:
     # run
     seed: int = 1  # seed of torch; game i is seeded with seed + i
-    exp_name: str = Path(__file__).stem  # name of the experiment, a part of the name of the run's folder
+    exp_name: str = Path(__file__).stem  # name of the experiment, part of the run folder's name
     runs_folder: str = "runs"  # folder in which the run's folder is created
     cuda: bool = True  # use a GPU if there is one
     tf32: bool = False  # allow TF32 on the GPU: faster, with a 10-bit mantissa
     threads: int = 1  # number of CPU threads for torch; more is slower for so small a network
-    compile: bool = False  # compile the gradient: faster updates after some seconds; on the CPU it needs a C++ compiler
+    compile: bool = False  # compile the gradient: slow start, faster updates; the CPU needs a C++ compiler
     track: bool = False  # also log to Weights & Biases, which is configured by WANDB_MODE, WANDB_PROJECT, ...
-    capture_video: bool = False  # record videos of environment 0 in the run's folder
-    save_every: int = 100  # updates between checkpoints; 0 saves only the last one
+    capture_video: bool = False  # record videos of game 0 in the run's folder
+    save_every: int = 100  # updates between checkpoints; 0 saves only at the end
     resume: str | None = None  # the folder of a run to continue, or a checkpoint to start a new run from
     # environment
     env_id: str = "SlimeVolley-v0"  # a game of two players: observations [2, D], actions MultiDiscrete [A, A]
-    num_envs: int = 64  # number of environments that are stepped together, N: the players of N / 2 games
-    async_envs: bool = False  # step each environment in a process of its own
+    num_envs: int = 64  # number of parallel environments, N: the players of N / 2 games
+    async_envs: bool = False  # step each game in a process of its own
     # rollout
     total_timesteps: int = 4_000_000  # number of steps in total, over all environments
     num_steps: int = 128  # number of steps of each environment between two updates, M
@@ -86,7 +86,7 @@ class Slime(gym.Env):
     observation_space, action_space = gym.spaces.Box(-np.inf, np.inf, (2, 12)), gym.spaces.MultiDiscrete([6, 6])
 
     def __init__(self, render_mode=None, lives=1):
-        # the library imports gym, and registers its own environments there
+        # the library imports gym: gymnasium stands in for it, and registration does nothing
         registration = SimpleNamespace(register=lambda **_: None)
         sys.modules |= {"gym": gym, "gym.utils": gym.utils, "gym.envs.registration": registration}
         self.library = importlib.import_module("slimevolleygym.slimevolley")  # pip install ".[selfplay]"
@@ -111,17 +111,17 @@ class Slime(gym.Env):
 
 def make_env(args, index, folder):
     """Game `index`, with flat observations; info["episode"] has the return and length of a finished episode."""
-    # [library] slimevolleygym's games: a rally, and a match in which each player has five lives
+    # [library] a single rally, and slimevolleygym's own game: a match with five lives each
     for name, lives in (("SlimeVolley-v0", 1), ("SlimeVolleyMatch-v0", 5)):
         if name not in gym.registry:
             gym.register(name, Slime, max_episode_steps=1000, kwargs={"lives": lives})
     video = {"render_mode": "rgb_array"} if args.capture_video and index == 0 else {}
-    env = gym.make(args.env_id, **video)  # Atari games have ppo_atari.py; some others need an extra of docs/install.md
+    env = gym.make(args.env_id, **video)  # for Atari, see ppo_atari.py; others may need an extra of docs/install.md
     actions, observations = env.action_space, env.observation_space
     # [check] both players have the same Discrete actions and observations of the same shape
     discrete = isinstance(actions, gym.spaces.MultiDiscrete) and actions.shape == (2,) and not actions.start.any()
     if not discrete or actions.nvec[0] != actions.nvec[1] or not observations.shape or observations.shape[0] != 2:
-        sys.exit(f"error: {args.env_id} is not a game of two players, as --help describes it; ppo.py is for one player")
+        sys.exit(f"error: {args.env_id} is not a two-player game as in --help; ppo.py is for one player")
     if video:
         env = gym.wrappers.RecordVideo(env, folder / time.strftime("videos-%Y%m%d-%H%M%S"))
     env = gym.wrappers.RecordEpisodeStatistics(env)
@@ -131,7 +131,7 @@ def make_env(args, index, folder):
 class Seats(gym.vector.VectorWrapper):
     """[selfplay 1] The players of N / 2 games as N environments; player p of game g is environment 2 g + p.
 
-    The reward of player 1 is that of player 0 with the opposite sign."""
+    Player 1's reward is the negative of player 0's."""
 
     def __init__(self, envs):
         super().__init__(envs)
@@ -144,13 +144,13 @@ class Seats(gym.vector.VectorWrapper):
 
     def step(self, actions):
         obs, reward, terminated, truncated, infos = self.env.step(actions.reshape(-1, 2))
-        final_obs = [obs[0] if each is None else each for each in infos.get("final_obs", obs)]  # obs[0] fills gaps
+        final_obs = [obs[0] if each is None else each for each in infos.get("final_obs", obs)]  # obs[0] replaces None
         obs, infos["final_obs"] = (np.reshape(each, (len(actions), -1)) for each in (obs, final_obs))
         return obs, np.stack([reward, -reward], axis=-1).ravel(), terminated.repeat(2), truncated.repeat(2), infos
 
 
 def make_envs(args, folder):
-    """[core 1] N environments stepped as one; an episode that ends restarts in the same step (common/cmd_util.py)."""
+    """[core 1] N environments stepped as one; an ended episode restarts in the same step (common/cmd_util.py)."""
     if args.num_envs % 2:  # [check]
         sys.exit(f"error: --num-envs {args.num_envs} must be even, as each game has two players")
     vector = gym.vector.AsyncVectorEnv if args.async_envs else gym.vector.SyncVectorEnv
@@ -208,7 +208,7 @@ class Agent(nn.Module):
 def gae(rewards, values, dones, next_value, next_done, gamma, gae_lambda):
     """[core 5] Generalized advantage estimation in numpy: the advantages, float32 [M, N] (ppo2/runner.py).
 
-    rewards, values: float32 [M, N]; dones: bool [M, N], true where obs[t] follows an episode's end; next_*: [N]."""
+    rewards, values: float32 [M, N]; dones: bool [M, N], true where obs[t] begins an episode; next_*: [N]."""
     nonterminal = 1.0 - np.array([*dones[1:], next_done])  # 0 where the next observation begins an episode
     deltas = rewards + gamma * np.array([*values[1:], next_value]) * nonterminal - values
     advantages, advantage = np.zeros_like(values), 0.0
@@ -226,7 +226,7 @@ def ppo_loss(agent, minibatch, clip_coef, args):
     ratio = logratio.exp()
 
     # [core 7] normalization of advantages in each minibatch, by the standard deviation of the population
-    advantages = minibatch["returns"] - minibatch["values"]  # as ppo2 computes them, to round in the same way
+    advantages = minibatch["returns"] - minibatch["values"]  # computed as in ppo2, to round alike
     advantages = (advantages - advantages.mean()) / (advantages.std(correction=0) + 1e-8)
     assert ratio.shape == advantages.shape == values.shape  # each [B]: other shapes would broadcast
 
@@ -290,7 +290,7 @@ def train(args, run):
         gradient = torch.compile(clipped_gradient)
     # Pass here what a resume must restore: objects with load_state_dict() and with a state_dict() that returns a dict.
     run.start(device, agent=agent, optimizer=optimizer)
-    next_obs, _ = envs.reset(seed=args.seed + run.global_step)  # a resume begins other episodes
+    next_obs, _ = envs.reset(seed=args.seed + run.global_step)  # a resume starts new episodes
     next_done = np.zeros(args.num_envs, dtype=bool)
 
     for update in run.updates():

@@ -85,7 +85,7 @@ def random_minibatch():
     torch.manual_seed(1)
     columns = ("obs", "actions", "logprobs", "values", "returns", "masks", "state", "dones")
     minibatch = {name: 0.15 * torch.randn(B) for name in columns}
-    return minibatch | {"advantages_of_all": minibatch["returns"] - minibatch["values"]}
+    return minibatch | {"all_advantages": minibatch["returns"] - minibatch["values"]}
 
 
 @with_ppo_loss
