@@ -2,7 +2,6 @@
 
 import functools
 import hashlib
-import itertools
 from types import SimpleNamespace
 
 import gymnasium as gym
@@ -11,10 +10,8 @@ import pytest
 from golden_data import load
 
 import ppo_atari
-import ppo_atari_lstm
 
 FAKE, REAL = load("e_atari_fake"), load("e_atari_real_Breakout")
-MEANINGS = {True: ["NOOP", "FIRE", "RIGHT", "LEFT"], False: ["NOOP", "UP", "RIGHT", "LEFT"]}
 
 
 def sha1(array):
@@ -35,10 +32,9 @@ class FakeGame(gym.Env):
 
     observation_space, action_space = gym.spaces.Box(0, 255, (128,), np.uint8), gym.spaces.Discrete(4)
 
-    def __init__(self, fire):
+    def __init__(self):
         self.frames, self.episode, self.left = 0, -1, 0
         self.ale = SimpleNamespace(lives=lambda: self.left, getScreenRGB=self.screen)
-        self.get_action_meanings = lambda: MEANINGS[fire]
 
     def screen(self, buffer=None):
         """ale_py's: the newest frame, or None where it is written into `buffer`."""
@@ -159,49 +155,17 @@ def assert_run_with_repeated_first_frame(env, log, data, run):
     assert_raw(log, data, run)
 
 
-def assert_vectorised_run(envs, log, data, run):
-    """Steps through a run recorded as ppo2 trains: black before the first frame, restarted in the same step."""
-    obs, _ = envs.reset()
-    np.testing.assert_array_equal(obs[0], data[f"{run}/reset_obs"])
-    for t, action in enumerate(data[f"{run}/actions"]):
-        obs, rewards, terminated, truncated, info = envs.step(np.array([action]))
-        assert obs.shape == (1, 84, 84, 4) and obs.dtype == np.uint8
-        ended = info.get("final_info", {})
-        episode = {key: ended["episode"][key][0] for key in "rl"} if ended.get("_episode", [False])[0] else None
-        assert_step(data, run, t, obs[0], rewards[0], terminated[0] or truncated[0], episode, log)
-        assert data is REAL or len(log) == data[f"{run}/nraw_after_step"][t]
-    assert_raw(log, data, run)
-
-
-def wrapped(env):
-    """The script's wrappers in the order of its make_env."""
-    env = gym.wrappers.RecordEpisodeStatistics(ppo_atari.MaxAndSkip(ppo_atari.NoopReset(env)))
-    env = ppo_atari.EpisodicLife(env)
-    if "FIRE" in env.unwrapped.get_action_meanings():
-        env = ppo_atari.FireReset(env)
-    env = gym.wrappers.TransformReward(ppo_atari.WarpFrame(env), np.sign)
-    env = gym.wrappers.FrameStackObservation(env, 4, padding_type="zero")
-    images = gym.spaces.Box(0, 255, (84, 84, 4), np.uint8)
-    return gym.wrappers.TransformObservation(env, lambda x: ppo_atari.cv2.merge(x).reshape(images.shape), images)
-
-
-def seeded():
-    rng = np.random.RandomState(3)  # stood in for the environment's generator in that run
-    return (rng.randint(1, 31) for _ in itertools.count())
-
-
 @pytest.mark.parametrize(
-    "run, fire, draws", [("fake_fire", True, itertools.repeat(5)), ("fake_nofire_seeded", False, seeded())]
+    "run, second, noops",
+    [("fake_fire", "FIRE", [5] * 99), ("fake_nofire_seeded", "UP", np.random.RandomState(3).randint(1, 31, 99))],
 )
-def test_fake_game(run, fire, draws):
-    env = wrapped(FakeGame(fire))
-    assert_run_with_repeated_first_frame(env, record(env, draws), FAKE, run)
-
-
-def test_fake_game_vectorised():
-    env = wrapped(FakeGame(fire=True))
-    envs = gym.vector.SyncVectorEnv([lambda: env], autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)
-    assert_vectorised_run(envs, record(env, itertools.repeat(5)), FAKE, "fake_fire_vec")
+def test_fake_game(run, second, noops, tmp_path, monkeypatch):
+    """In the wrappers of make_env, with the meaning of the second action, on which FireReset depends."""
+    game = FakeGame()
+    game.get_action_meanings = lambda: ["NOOP", second, "RIGHT", "LEFT"]
+    monkeypatch.setattr(gym, "make", lambda *_, **__: game)
+    env = ppo_atari.make_env(ppo_atari.Args(), 0, tmp_path)
+    assert_run_with_repeated_first_frame(env, record(env, noops), FAKE, run)
 
 
 @pytest.mark.parametrize("run", ["framestack_noop7", "framestack_seed1"])
@@ -213,9 +177,19 @@ def test_breakout(run, tmp_path):
 
 
 def test_breakout_vectorised(tmp_path):
+    """Recorded as ppo2 trains: black before the first frame, restarted in the same step."""
     envs = ppo_atari.make_envs(ppo_atari.Args(num_envs=1), tmp_path)
     assert envs.envs[0].unwrapped.get_action_meanings() == REAL["action_meanings"].tolist()
-    assert_vectorised_run(envs, record(envs.envs[0], noops_of(REAL, "vec_seed1")), REAL, "vec_seed1")
+    run, log = "vec_seed1", record(envs.envs[0], noops_of(REAL, "vec_seed1"))
+    obs, _ = envs.reset()
+    np.testing.assert_array_equal(obs[0], REAL[f"{run}/reset_obs"])
+    for t, action in enumerate(REAL[f"{run}/actions"]):
+        obs, rewards, terminated, truncated, info = envs.step(np.array([action]))
+        assert obs.shape == (1, 84, 84, 4) and obs.dtype == np.uint8
+        ended = info.get("final_info", {})
+        episode = {key: ended["episode"][key][0] for key in "rl"} if ended.get("_episode", [False])[0] else None
+        assert_step(REAL, run, t, obs[0], rewards[0], terminated[0] or truncated[0], episode, log)
+    assert_raw(log, REAL, run)
     envs.close()
 
 
@@ -234,8 +208,7 @@ def test_rewards_become_their_signs(reward, sign, tmp_path):
 
 
 def test_frames_become_grey_and_then_small():
-    warp = ppo_atari.WarpFrame(FakeGame(fire=True))
-    assert not np.array_equal(FAKE["warp/out"], FAKE["warp/other_order_resize_then_gray"])
+    warp = ppo_atari.WarpFrame(FakeGame())
     for k, expected in enumerate(FAKE["warp/out"]):
         np.testing.assert_array_equal(warp.observation(fake_frame(k)), expected)
 
@@ -247,21 +220,20 @@ class Short(gym.Env):
 
     observation_space, action_space = gym.spaces.Box(0, 99, (2,)), gym.spaces.Discrete(4)
 
-    def __init__(self, kind, length=3):
-        self.kind, self.length, self.game, self.asked = kind, length, 0, []
-        self.ale = SimpleNamespace(lives=lambda: length - self.steps, getScreenRGB=self.screen)
+    def __init__(self, kind):
+        self.kind, self.game, self.asked = kind, 0, []
+        self.ale = SimpleNamespace(lives=lambda: 3 - self.steps, getScreenRGB=self.screen)
 
     def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
         self.game, self.steps = self.game + 1, 0
         self.asked.append("reset")
         return (self.game, 0), {}
 
     def step(self, action):
-        assert self.steps < self.length, "a step after the end of a game"
+        assert self.steps < 3, "a step after the end of a game"
         self.steps += 1
         self.asked.append(action)
-        over = self.steps == self.length
+        over = self.steps == 3
         return (self.game, self.steps), 1.0, over and self.kind == "terminated", over and self.kind == "truncated", {}
 
     def screen(self, buffer=None):
@@ -271,34 +243,23 @@ class Short(gym.Env):
         buffer[:] = self.steps
 
 
-def test_noops_are_1_to_30():
-    """Every number of them occurs, and no other, with the environment's own generator."""
-
-    env = ppo_atari.NoopReset(game := Short("terminated", length=99))
-    game.reset(seed=1)
-    assert {env.reset()[0][1] for _ in range(600)} == set(range(1, 31))
-
-
-both_scripts = pytest.mark.parametrize("script", [ppo_atari, ppo_atari_lstm], ids=lambda script: script.__name__)
 both_ends = pytest.mark.parametrize("kind", ["terminated", "truncated"])
 
 
-@both_scripts
 @both_ends
 @pytest.mark.parametrize("noops, shown", [(2, (1, 2)), (3, (2, 0)), (7, (3, 1))])
-def test_a_game_that_ends_in_its_noops_is_reset(script, kind, noops, shown):
+def test_a_game_that_ends_in_its_noops_is_reset(kind, noops, shown):
     """At once; the observation and the other no-ops are of the next game."""
-    env = script.NoopReset(game := Short(kind))
+    env = ppo_atari.NoopReset(game := Short(kind))
     game.np_random = Draws(iter([noops]))
     assert env.reset()[0] == shown
     assert game.asked == ["reset", *([0, 0, 0, "reset"] * 3)[: noops + noops // 3]]
 
 
-@both_scripts
 @both_ends
-def test_a_game_that_ends_in_the_noop_after_a_lost_life_is_reset(script, kind):
+def test_a_game_that_ends_in_the_noop_after_a_lost_life_is_reset(kind):
     """Of three lives two are lost by the agent's steps and the last by the no-op: the next game begins."""
-    env = script.EpisodicLife(game := Short(kind))
+    env = ppo_atari.EpisodicLife(game := Short(kind))
     assert env.reset()[0] == (1, 0)
     assert env.step(3)[2:4] == (True, False) and env.reset()[0] == (1, 2)  # a lost life; its no-op takes the next
     _, _, terminated, truncated, _ = env.step(3)
@@ -309,10 +270,9 @@ def test_a_game_that_ends_in_the_noop_after_a_lost_life_is_reset(script, kind):
     assert game.asked == ["reset", 3, 0, 3, "reset", 3, 0, "reset"]
 
 
-@both_scripts
 @both_ends
-def test_a_game_that_ends_in_skipped_frames_is_not_stepped_further(script, kind):
-    env = script.MaxAndSkip(game := Short(kind))
+def test_a_game_that_ends_in_skipped_frames_is_not_stepped_further(kind):
+    env = ppo_atari.MaxAndSkip(game := Short(kind))
     env.reset()
     obs, reward, terminated, truncated, _ = env.step(3)
     assert game.asked == ["reset", 3, 3, 3] and reward == 3 and obs == [3]

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 
 import pytest
 from test_scripts import parents
-from toy_envs import ROOT, SCRIPTS, TEXTS
+from toy_envs import ROOT, TEXTS
 
 from benchmark.report import experiments_of, load
 from docs import diffs, pages
@@ -24,7 +24,7 @@ def test_every_detail_has_its_entry():
     assert list(ROWS) == [f"{name} {number}" for name in count for number in range(1, count[name] + 1)]
     assert len(ROWS) + len(diffs.KINDS) == DETAILS.count("<a id=")
     assert ROWS.keys() >= set().union(*(script.marks for script in TEXTS))
-    assert all(row[1].startswith(f'<a id="{pages.slug(mark)}">') and row[5] for mark, row in ROWS.items())
+    assert all(row[1].startswith(f'<a id="{pages.slug(mark)}">') and row[5] != "not yet" for mark, row in ROWS.items())
     assert not re.search(r"\*\w+\*:", str(diffs.reasons()))
     assert all(reason.why.endswith(".") and reason.compared for reason in diffs.reasons().values())
     assert [mark for mark in diffs.claims() if " " not in mark] == list(diffs.KINDS)
@@ -36,16 +36,10 @@ def test_the_docs_are_up_to_date():
     assert diffs.with_diffs_and_scores(README, experiments) == README, "make report brings sizes and scores up to date"
 
 
-@pytest.mark.parametrize("mark", ROWS)
-def test_links_lead_to_the_mark(mark):
-    """Into each script that adds the detail, and to the lines of ppo2 that the text names."""
-    links = re.findall(r"\[(\w+)\]\(\.\./(\w+)\.py#L(\d+)\)", ROWS[mark][5])
-    for definition, name, number in links:
-        source = (ROOT / f"{name}.py").read_text().splitlines()
-        assert f"[{mark}]" in source[int(number) - 1]
-        assert any(re.match(rf"(def|class) {definition}\b", line) for line in source[: int(number)])
-    assert {name for _, name, _ in links} >= {script.name for script in SCRIPTS if mark in script.marks}
-    for file, first, last, url in re.findall(r"\[(\w+\.py):(\d+)(?:-(\d+))?\]\(([^)]*)\)", ROWS[mark][7] or ""):
+def test_links_to_ppo2():
+    """Lead to the lines that the text names."""
+    texts = " ".join(row[7] or "" for row in ROWS.values())
+    for file, first, last, url in re.findall(r"\[(\w+\.py):(\d+)(?:-(\d+))?\]\(([^)]*)\)", texts):
         lines = f"L{first}" + (f"-L{last}" if last else "")
         assert re.fullmatch(rf"https://github.com/openai/baselines/blob/ea25b9e/baselines/[\w/]+/{file}#{lines}", url)
 

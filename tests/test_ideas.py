@@ -74,6 +74,12 @@ def test_the_higher_bound(made):
     assert share == 4 / 8  # 1.5, 0.5, 1.5 and 0.5
 
 
+def test_the_second_clip(made):
+    """The bad action's ratio of 10 costs 3, the good one's is clipped."""
+    loss, _ = policy_loss(made("dual-clip").module, [10.0, 10.0], [1.0, -1.0])
+    assert loss == pytest.approx((-1.2 + 3) / 2)
+
+
 def test_the_quadratic_penalty(made):
     objective = RATIOS * ADVANTAGES - np.abs(ADVANTAGES) * (RATIOS - 1) ** 2 / (2 * 0.2)
     assert policy_loss(made("spo").module, RATIOS, ADVANTAGES)[0] == pytest.approx(-objective.mean(), abs=1e-6)
@@ -339,13 +345,11 @@ def test_the_divergence_of_the_penalty(made):
     minibatch = dict.fromkeys(("obs", "logprobs", "values"), zeros) | {"actions": torch.tensor([0, 1])}
     minibatch |= {"returns": zeros, "logits": torch.tensor(np.log(old), dtype=torch.float32)}
 
-    class Agent:
-        penalty = torch.tensor(3.0)
+    def agent(obs):
+        return policy, zeros
 
-        def __call__(self, obs):
-            return policy, zeros
-
-    stats = module.ppo_loss(Agent(), minibatch, 0.2, module.Args())[1]
+    agent.penalty = torch.tensor(3.0)
+    stats = module.ppo_loss(agent, minibatch, 0.2, module.Args())[1]
     expected = (old * np.log(old / new)).sum(1).mean()
     assert stats["kl"].item() == pytest.approx(expected) and stats["policy_loss"].item() == pytest.approx(3 * expected)
 
@@ -408,14 +412,12 @@ def test_the_value_loss_in_units_of_the_returns(made):
     minibatch = dict.fromkeys(("obs", "actions", "logprobs"), zeros)
     minibatch |= {"values": tensor(old), "returns": tensor(returns)}
 
-    class Agent:
-        moments = module.Moments()
+    def agent(obs):
+        return policy, tensor(values)
 
-        def __call__(self, obs):
-            return policy, tensor(values)
-
-    Agent.moments.var.fill_(4)
-    stats = module.ppo_loss(Agent(), minibatch, 0.2, module.Args())[1]
+    agent.moments = module.Moments()
+    agent.moments.var.fill_(4)
+    stats = module.ppo_loss(agent, minibatch, 0.2, module.Args())[1]
     assert stats["value_loss"].item() == pytest.approx(expected)
 
 

@@ -21,11 +21,6 @@ def rollout(seed=1):
     return [*numbers, random.random((M + 1, B)) < 0.2, np.exp(random.normal(size=(M, B)))]
 
 
-def traced(rewards, values, dones, ratios):
-    numbers = (torch.from_numpy(column) for column in (rewards, values, dones, ratios))
-    return [column.numpy() for column in script.vtrace(*numbers, GAMMA)]
-
-
 def by_definition(rewards, values, dones, ratios):
     """Equation 1 of Espeholt et al. (2018), as the double sum and product that it is, and the gradient's advantage."""
     targets = values.copy()
@@ -48,7 +43,8 @@ def by_definition(rewards, values, dones, ratios):
 def test_vtrace_by_definition(seed):
     columns = rollout(seed)
     assert columns[2][1:].any() and (columns[3] > 1).any() and (columns[3] < 1).any()
-    for found, expected in zip(traced(*columns), by_definition(*columns), strict=True):
+    traced = script.vtrace(*map(torch.from_numpy, columns), GAMMA)
+    for found, expected in zip(traced, by_definition(*columns), strict=True):
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-13)
 
 

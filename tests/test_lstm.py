@@ -133,7 +133,7 @@ def test_every_value_is_of_the_state_up_to_its_observation(tmp_path):
         toy = lambda images, index: Counting(images, index, kinds[index % 3 :] + kinds[: index % 3])  # noqa: E731
         games = put_in_place_of_games(LSTM, toy, patch.setattr)
         options = "--num-envs 4 --num-steps 8 --total-timesteps 128 --bootstrap-truncated"  # two are cut at once
-        train(LSTM, options, tmp_path)
+        train(LSTM, f"{options} --total-timesteps 1024", tmp_path)
     assert len(rollouts) == 4
     for update, (rewards, values) in enumerate(rollouts):
         for index, game in enumerate(games):
@@ -149,7 +149,9 @@ def test_every_value_is_of_the_state_up_to_its_observation(tmp_path):
     assert cuts > 8
 
 
-def test_environments_that_do_not_divide(tmp_path):
-    with pytest.raises(SystemExit, match=r"^error: --num-minibatches must divide --num-envs"):
-        train(LSTM, "--num-envs 6 --num-minibatches 4 --total-timesteps 1024", tmp_path)
+@pytest.mark.parametrize("options", ["--num-minibatches 16", "--compile"])
+def test_options_that_do_not_fit(options, tmp_path):
+    """The default is 8 environments, and a minibatch holds whole ones."""
+    with pytest.raises(SystemExit, match=f"^error: {options.split()[0]}"):
+        train(LSTM, f"{options} --total-timesteps 1024", tmp_path)
     assert not list(tmp_path.glob("runs/*"))

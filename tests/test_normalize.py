@@ -1,7 +1,5 @@
 """Normalize of ppo_continuous_action.py and of ppo_procgen.py, which leaves observations alone: ppo2's VecNormalize."""
 
-import copy
-
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -111,37 +109,6 @@ def test_actions_are_clipped_for_the_environment_alone(envs):
     envs.step(actions)
     np.testing.assert_array_equal(envs.env.actions[0], [[-1.0, 2.0], [0.5, -0.5], [2.0, -1.0]])
     np.testing.assert_array_equal(actions, kept)
-
-
-@pytest.mark.parametrize("script", [script, ppo_procgen], ids=lambda script: script.__name__)
-def test_statistics_survive_a_checkpoint(script, data):
-    """A new wrapper with a saved state continues exactly as the old one."""
-    envs = script.Normalize(Recorded(data), 0.99)
-    envs.reset()
-    for _ in range(20):
-        envs.step(IDLE)
-    loaded = script.Normalize(copy.deepcopy(envs.env), 0.99)
-    loaded.load_state_dict(envs.state_dict())
-    loaded.returns = envs.returns.copy()
-    for _ in range(20):
-        one, other = (each.step(IDLE) for each in (envs, loaded))
-        np.testing.assert_array_equal(one[0], other[0])
-        np.testing.assert_array_equal(one[1], other[1])
-
-
-@pytest.mark.parametrize("script", [script, ppo_procgen], ids=lambda script: script.__name__)
-def test_frozen_statistics_do_not_change(script, data):
-    envs = script.Normalize(Recorded(data), 0.99)
-    envs.reset()
-    for _ in range(50):
-        envs.step(IDLE)
-    envs.frozen, before = True, envs.state_dict()
-    deviation = np.sqrt(envs.return_stats.var + 1e-8)
-    for t in range(50, 100):
-        rewards = envs.step(IDLE)[1]
-        np.testing.assert_allclose(rewards, (data["in_rews"][t] / deviation).clip(-10, 10), rtol=1e-6)
-    envs.reset()
-    assert envs.state_dict() == before
 
 
 @pytest.mark.parametrize("value", [np.nan, 1e300])

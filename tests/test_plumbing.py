@@ -8,7 +8,10 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
 import gymnasium as gym
 import numpy as np
@@ -78,14 +81,6 @@ def test_every_part_is_resumed(script, tmp_path):
 def test_the_newest_two_checkpoints_stay(tmp_path):
     assert checkpoints(train(CLOCK.replace("--save-every 2", "--save-every 5"), tmp_path)) == [320, 384]
     assert checkpoints(train(CLOCK.replace("--save-every 2", "--save-every 0"), tmp_path)) == [0, 384]
-
-
-def test_a_first_checkpoint_is_written_before_the_first_update(tmp_path):
-    with patched((ppo, "clipped_gradient", None)), pytest.raises(TypeError):
-        train(CLOCK, tmp_path)
-    run = toys.newest_run(tmp_path)
-    assert checkpoints(run) == [0] and checkpoint(run)["script"] == "ppo.py"
-    assert train(f"--resume {run}", tmp_path) == run and steps_of(run) == list(range(32, 385, 32))
 
 
 def test_seeds(tmp_path):
@@ -164,22 +159,6 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path, capsys):
     assert checkpoints(run) == [320, 384] and steps_of(run) == list(range(32, 385, 32))
 
 
-def test_nothing_is_loaded_from_a_damaged_file_but_what_was_saved(tmp_path):
-    """Of 100 files that end early or have a wrong bit each is refused, or is read as it was."""
-    run, chance = train(CLOCK, tmp_path), random.Random(1)
-    whole, refused = checkpoint(run), 0
-    data, file = max(run.glob("checkpoint_*.pt")).read_bytes(), tmp_path / "damaged.pt"
-    for number in range(100):
-        damaged, place = bytearray(data), chance.randrange(len(data))
-        damaged[place] ^= 1 << chance.randrange(8)
-        file.write_bytes(damaged[:place] if number % 2 else damaged)
-        try:
-            assert equal(ppo.load_checkpoint(file), whole)
-        except SystemExit:
-            refused += 1
-    assert refused > 50
-
-
 def test_checkpoints_that_are_refused(tmp_path, capsys):
     """Code in a file is not run."""
     malice = type("Malice", (), {"__reduce__": lambda self: (print, ("this was run",))})()
@@ -198,26 +177,16 @@ def test_a_file_that_cannot_be_read_is_not_damaged(tmp_path):
     """An OSError ends the run, and no file changes."""
     run = train(CLOCK, tmp_path)
     before = contents(run)
-
-    def fail(*args, **kwargs):
-        raise OSError("Input/output error")
-
+    fail = mock.Mock(side_effect=OSError("Input/output error"))
     with patched((ppo.Path, "read_bytes", fail)), pytest.raises(OSError, match="Input/output error"):
         train(f"--resume {run}", tmp_path)
     assert contents(run) == before
 
 
-class Coefficient:
-    """A part of an edited script: a number that adapts."""
-
-    def __init__(self, value, *names):
-        self.value, self.names = value, names
-
-    def state_dict(self):
-        return dict.fromkeys(self.names or ["value"], self.value)
-
-    def load_state_dict(self, state):
-        self.value = state[(self.names or ["value"])[0]]
+def coefficient(value, *names):
+    """A part of an edited script: a state with a number by each of these names."""
+    state = dict.fromkeys(names or ["value"], value)
+    return SimpleNamespace(state_dict=lambda: state, load_state_dict=state.update)
 
 
 def train_with(part, options, folder):
@@ -227,15 +196,7 @@ def train_with(part, options, folder):
         return train(options, folder)
 
 
-def test_a_part_of_an_edited_script_is_resumed(tmp_path):
-    part = Coefficient(0.25)
-    run = train_with(part, CLOCK, tmp_path)
-    part.value = 3.0
-    train_with(part, f"--resume {run} --total-timesteps 512", tmp_path)
-    assert part.value == 0.25 and checkpoint(run)["parts"]["coefficient"] == {"value": 0.25}
-
-
-@pytest.mark.parametrize("part", [object(), Coefficient(object())])
+@pytest.mark.parametrize("part", [object(), coefficient(object())])
 def test_a_part_that_cannot_be_saved_ends_the_run_at_once(part, tmp_path):
     with patched((ppo, "gae", None)), pytest.raises((SystemExit, Exception)) as raised:
         train_with(part, CLOCK, tmp_path)
@@ -243,34 +204,27 @@ def test_a_part_that_cannot_be_saved_ends_the_run_at_once(part, tmp_path):
 
 
 def test_parts_that_do_not_fit(tmp_path):
-    """New, gone or reordered parts or keys, and other shapes, end a resume; the run stays as it is."""
+    """New, gone or reordered parts or keys end a resume; the run stays as it is."""
     run = train(CLOCK, tmp_path)
-    extra = train_with(Coefficient(1.0, "a", "b"), CLOCK, tmp_path)
+    extra = train_with(coefficient(1.0, "a", "b"), CLOCK, tmp_path)
 
     class Reordered(ppo.Agent):
         def __init__(self, envs):
             super().__init__(envs)
             self._modules = dict(reversed(self._modules.items()))
 
-    class Wider(ppo.Agent):
-        def __init__(self, envs):
-            super().__init__(envs)
-            self.value = torch.nn.Linear(65, 1)
-
-    def refusal(resume, **changes):
+    def refusal(resume, begin=train):
         before = contents(resume)
-        with patched(*((ppo, name, value) for name, value in changes.items())):
-            with pytest.raises((SystemExit, RuntimeError)) as end:
-                train(f"--resume {resume} --total-timesteps 512", tmp_path)
+        with pytest.raises(SystemExit) as end:
+            begin(f"--resume {resume} --total-timesteps 512", tmp_path)
         assert {name: contents(resume)[name] for name in before} == before
-        return str(end.value)
+        return end.value.code
 
-    assert "order" in refusal(run, Agent=Reordered)
-    assert "value" in refusal(run, Agent=Wider)
-    assert "coefficient" in refusal(extra)
-    for part, resume, said in ((Coefficient(1.0), run, "coefficient"), (Coefficient(1.0, "b", "a"), extra, "order")):
-        with pytest.raises(SystemExit, match=said):
-            train_with(part, f"--resume {resume} --total-timesteps 512", tmp_path)
+    another, turned = (partial(train_with, coefficient(1.0, *names)) for names in ("", "ba"))
+    assert "coefficient" in refusal(extra) and "coefficient" in refusal(run, another)
+    assert "order" in refusal(extra, turned)
+    with patched((ppo, "Agent", Reordered)):
+        assert "order" in refusal(run)
 
 
 def test_another_number_of_environments(tmp_path):
@@ -305,16 +259,11 @@ def test_a_loss_that_is_not_finite_ends_the_run(tmp_path):
     assert all(tensor.isfinite().all() for tensor in state["parts"]["agent"].values())
 
 
-SIGNALS = [
-    (signal.SIGINT, "", False), (signal.SIGINT, " --async-envs", True), (signal.SIGTERM, "", False),
-    (signal.SIGHUP, " --async-envs", True),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("number, options, group", SIGNALS)
-def test_a_signal_saves_and_ends_the_run(number, options, group, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_saves_and_ends_the_run(number, tmp_path):
     """Also one that the whole process group gets, as from a terminal; the workers leave it to the run."""
-    process = start([ppo.__file__, *f"{FOREVER}{options}".split()], tmp_path, group=0)
+    group = number != signal.SIGTERM
+    process = start([ppo.__file__, *FOREVER.split(), *["--async-envs"] * group], tmp_path, group=0)
     run = started(process, tmp_path)
     (os.killpg if group else os.kill)(process.pid, number)
     status, output, errors = finish(process, seconds=60)
@@ -416,8 +365,7 @@ fsync, files = os.fsync, []
 def half(file):
     files.append(file)
     if len(files) == 3:
-        number = file if isinstance(file, int) else file.fileno()
-        os.truncate(number, os.fstat(number).st_size // 2)
+        os.truncate(file, os.fstat(file).st_size // 2)
         os.kill(os.getpid(), signal.SIGKILL)
     fsync(file)
 os.fsync, sys.argv[0] = half, "ppo.py"

@@ -79,8 +79,3 @@ def test_the_option_reaches_the_agent(script, network, bf16, tmp_path):
     with patched((script.module, "make_envs", lambda args, folder: None), (script.module, "Agent", agent)):
         with pytest.raises(SystemExit, match=f"^bf16: {bf16}$"):
             train(script, "--bf16" if bf16 else "", tmp_path)
-
-
-def test_the_lstm_is_not_compiled(tmp_path):
-    with pytest.raises(SystemExit, match="^error: --compile"):
-        train(LSTM, "--compile", tmp_path)

@@ -5,7 +5,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from toy_envs import PROCGEN, Asked, checkpoint, spaces, train, with_qt
+from toy_envs import PROCGEN, Asked, checkpoint, loaded_parts, spaces, train, with_qt
 
 import ppo_procgen as script
 
@@ -16,7 +16,6 @@ class Games:
     """Behaves as EnvPool's Procgen: the step after the end of a game ignores its action and opens the next game.
 
     An observation shows (game, step in it, environment), one in each channel. Every third end is a truncation.
-    `log` has of each environment every step that counted: (game, step), action, reward, whether and how it ended.
     """
 
     observation_space, action_space = gym.spaces.Box(0, 255, (3, 64, 64), np.uint8), gym.spaces.Discrete(15)
@@ -28,7 +27,6 @@ class Games:
         self.asked |= {"num_levels": num_levels, "start_level": start_level}
         self.random = np.random.default_rng(seed)
         self.game, self.steps, self.over = np.zeros((3, num_envs), dtype=int)
-        self.log = [[] for _ in range(num_envs)]
 
     def show(self, i):
         numbers = np.array([self.game[i], self.steps[i], i], np.uint8)
@@ -44,16 +42,15 @@ class Games:
 
     def step(self, actions, ids=None):
         ids, answers = np.arange(len(self.game)) if ids is None else ids, []
-        for i, action in zip(ids, actions, strict=True):
+        for i in ids:
             if self.over[i]:
                 self.game[i], self.steps[i], self.over[i] = self.game[i] + 1, 0, False
                 answers.append((0.0, False, False))
                 continue
-            before, self.steps[i] = (self.game[i], self.steps[i], i), self.steps[i] + 1
+            self.steps[i] += 1
             self.over[i] = self.steps[i] == 1 + (5 * i + 3 * self.game[i]) % 9
             cut = self.over[i] and (self.game[i] + i) % 3 == 2
             answers.append((self.random.normal(), bool(self.over[i] and not cut), bool(cut)))
-            self.log[i].append((before, action, *answers[-1]))
         return self.answer(np.asarray(ids), *zip(*answers, strict=True))
 
 
@@ -122,7 +119,9 @@ def test_a_run_goes_on_where_it_was_stopped(games, tmp_path):
     run = train(PROCGEN, f"{SMALL} --total-timesteps 96", tmp_path)
     scale = checkpoint(run)["parts"]["envs"]
     assert scale["count"] == pytest.approx(96 + 1e-4) and scale["var"] > 0
-    assert train(PROCGEN, f"--resume {run} --total-timesteps 192", tmp_path) == run
+    with loaded_parts(PROCGEN) as loaded:
+        assert train(PROCGEN, f"--resume {run} --total-timesteps 192", tmp_path) == run
+    assert loaded["envs"] == scale
     assert checkpoint(run)["parts"]["envs"]["count"] == pytest.approx(192 + 1e-4)
     assert [pool.asked["seed"] for pool in games] == [1, 1, 1, 1 + 96]
 
@@ -168,9 +167,3 @@ def test_rows_do_not_meet_in_the_network():
         one, value = agent(obs[row : row + 1])
         torch.testing.assert_close(policy.logits[row : row + 1], one.logits, rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(values[row : row + 1], value, rtol=1e-5, atol=1e-5)
-
-
-def test_a_mode_that_a_game_has_not(games, tmp_path):
-    with pytest.raises(SystemExit, match="^error: EnvPool has no Procgen game MazeExtreme-v0; it has .*Extreme-v0"):
-        train(PROCGEN, f"{SMALL} --env-id maze --distribution-mode extreme", tmp_path)
-    assert not list(tmp_path.glob("runs/*")) and not games

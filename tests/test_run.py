@@ -7,7 +7,6 @@ import math
 import os
 import re
 import sys
-from functools import partial
 from types import SimpleNamespace
 
 import gymnasium as gym
@@ -24,30 +23,12 @@ UPDATE_TAGS = {
     "losses/grad_norm",
 }  # fmt: skip
 EPISODE_TAGS = {"charts/episodic_return", "charts/episodic_length"}
-SLOW = pytest.mark.slow
-
-
-class Played(gym.Wrapper):
-    """Adds up the score of every finished game, below all of the script's wrappers."""
-
-    finished = []
-
-    def reset(self, **kwargs):
-        self.score = 0.0
-        return self.env.reset(**kwargs)
-
-    def step(self, action):
-        answer = self.env.step(action)
-        self.score += answer[1]
-        if answer[2] or answer[3]:
-            self.finished.append(self.score)
-        return answer
 
 
 @toys.every_script_with_its_games
 def test_a_run_on_its_real_environment(script, tmp_path):
-    """All files are there, every finished game is logged, and the first ratios of an update are exactly 1."""
-    module, make = script.module, gym.make
+    """All files and scalars are there, and the first ratios of an update are exactly 1."""
+    module = script.module
     args = tyro.cli(module.Args, args=script.quick.split())
     passes = args.num_minibatches * args.update_epochs
 
@@ -58,8 +39,7 @@ def test_a_run_on_its_real_environment(script, tmp_path):
         policy = policy.masked(minibatch["masks"]) if "masks" in minibatch else policy
         return (policy.log_prob(minibatch["actions"]) - minibatch["logprobs"]).exp()
 
-    Played.finished = []
-    with patched((gym, "make", lambda *a, **k: Played(make(*a, **k)))), watched(module, "ppo_loss", ratio) as ratios:
+    with watched(module, "ppo_loss", ratio) as ratios:
         folder = train(script, script.quick, tmp_path)
 
     name = rf"{args.env_id.replace(':', '-')}__{script.name}__1__\d{{4}}(-\d\d){{5}}-\d{{9}}"
@@ -78,10 +58,6 @@ def test_a_run_on_its_real_environment(script, tmp_path):
     for tag in UPDATE_TAGS:
         assert [step for step, _ in log[tag]] == [rollout * update for update in range(1, updates + 1)]
         assert all(math.isfinite(value) for _, value in log[tag])
-    if "EnvPool" not in vars(module):  # EnvPool plays its games itself
-        assert [value for _, value in log["charts/episodic_return"]] == np.float32(Played.finished).tolist()
-        assert len(log["charts/episodic_length"]) == len(Played.finished) > 0
-        assert checkpoint(folder)["returns"] == Played.finished[-100:]
     assert checkpoint(folder)["global_step"] == updates * rollout
 
     assert len(ratios) == updates * passes
@@ -105,31 +81,17 @@ def test_the_same_seed_gives_the_same_run(script, tmp_path):
         assert not toys.same_weights(checkpoint(one), checkpoint(other))
 
 
-def run_in_processes(script, options, folder, **settings):
-    """Runs the script with --async-envs, and asserts that each environment had a process of its own."""
-    make = gym.vector.AsyncVectorEnv
-    pids = lambda envs, *_: {process.pid for process in envs.processes}  # noqa: E731
-    with patched((gym.vector, "AsyncVectorEnv", partial(make, **settings))), watched(make, "step_async", pids) as seen:
-        run = train(script, f"{options} --async-envs", folder)
-    assert len(seen[0] - {os.getpid()}) == checkpoint(run)["args"]["num_envs"] // (2 if script is SELFPLAY else 1)
-    return run
-
-
 IN_PYTHON = [script for script in SCRIPTS if hasattr(script.module.Args, "async_envs")]
 
 
-@toys.of_scripts([s if s in (PPO, toys.CONTINUOUS, SELFPLAY) else pytest.param(s, marks=SLOW) for s in IN_PYTHON])
+@toys.of_scripts([s if s in (PPO, toys.CONTINUOUS, SELFPLAY) else pytest.param(s, marks=toys.slow) for s in IN_PYTHON])
 def test_environments_in_processes_give_the_same_run(script, tmp_path):
     options = script.tiny if "--num-envs 2" in script.tiny else f"{script.tiny} --num-envs 2"
-    several = run_in_processes(script, options, tmp_path / "several")
+    pids = lambda envs, *_: {process.pid for process in envs.processes}  # noqa: E731
+    with watched(gym.vector.AsyncVectorEnv, "step_async", pids) as seen:
+        several = train(script, f"{options} --async-envs", tmp_path / "several")
+    assert len(seen[0] - {os.getpid()}) == (1 if script is SELFPLAY else 2)
     assert_same_run(train(script, options, tmp_path / "one"), several)
-
-
-@SLOW
-def test_environments_in_spawned_processes_give_the_same_run(tmp_path):
-    """As on macOS and Windows, where a worker imports the script."""
-    several = run_in_processes(PPO, PPO.tiny, tmp_path / "several", context="spawn")
-    assert_same_run(train(PPO, PPO.tiny, tmp_path / "one"), several)
 
 
 # Runs on environments that record what happened in them
@@ -325,13 +287,6 @@ def test_schedules(annealed):
     assert [value for _, value in scalars(run)["charts/learning_rate"]] == pytest.approx(0.01 * left)
 
 
-def test_without_schedules(counted):
-    updates, _, run = counted
-    assert {update.steps[0].lr for update in updates} == {0.001}
-    assert {update.steps[0].clip for update in updates} == {checkpoint(run)["args"]["clip_coef"]}
-    assert [value for _, value in scalars(run)["charts/learning_rate"]] == pytest.approx([0.001] * UPDATES)
-
-
 @toys.every_script
 @pytest.mark.parametrize("kl, kl_of_ppo2, epochs", [(0.03, 0.01, 1), (0.01, 0.03, 3)])
 def test_target_kl_ends_the_epochs_of_an_update(script, kl, kl_of_ppo2, epochs, tmp_path):
@@ -362,7 +317,7 @@ def test_the_first_environment_is_filmed(script, tmp_path):
 
 @pytest.mark.filterwarnings("ignore:.*autoreset mode is same-step")
 @toys.every_script_with_its_games
-@SLOW
+@pytest.mark.slow
 def test_video(script, tmp_path):
     if sys.platform == "linux" and script is toys.CONTINUOUS:
         pytest.importorskip("OpenGL.EGL")  # MuJoCo needs it without a screen

@@ -1,14 +1,13 @@
 """The scripts as texts: what differs from the parent is marked, what no detail changes is the same."""
 
 import ast
-import difflib
 import re
 
 import pytest
 from test_packaging import OPTIONAL
 from toy_envs import PPO, ROOT, TEXTS, every_text, finish, start
 
-from docs.diffs import KINDS, spoken_for
+from docs.diffs import KINDS, changes, end_of_args, spoken_for
 
 parents = {script.name: script for script in TEXTS}
 children = [script for script in TEXTS if script.parent]
@@ -45,9 +44,8 @@ def definitions(script):
 
 def below_args(script):
     """The lines after the Args class."""
-    source = text(script)
-    [args] = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == "Args"]
-    return source.splitlines()[args.end_lineno :]
+    lines = text(script).splitlines()
+    return lines[end_of_args(lines) :]
 
 
 def plumbing(script):
@@ -56,10 +54,9 @@ def plumbing(script):
 
 def new_lines(script):
     """The numbers of the lines below Args that the parent has not."""
-    before, after = below_args(parents[script.parent]), below_args(script)
-    first = len(text(script).splitlines()) - len(after) + 1
-    matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
-    return {first + n for kind, _, _, k, m in matcher.get_opcodes() if kind != "equal" for n in range(k, m)}
+    first = end_of_args(text(script).splitlines()) + 1
+    found = changes(below_args(parents[script.parent]), below_args(script))
+    return {first + n for _, _, k, m in found for n in range(k, m)}
 
 
 def docstring_lines(script):

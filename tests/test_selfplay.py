@@ -96,6 +96,8 @@ def test_each_seat_is_an_environment():
         shown = obs
         actions = random.integers(5, size=6)
         obs, rewards, terminated, truncated, infos = envs.step(actions)
+        ended = infos.get("final_info", {}).get("_episode", np.zeros(3, bool))
+        np.testing.assert_array_equal(ended, (terminated | truncated)[::2])  # one score of each game
         for row in range(6):
             game, seat = divmod(row, 2)
             step = duels[game].log[t]
