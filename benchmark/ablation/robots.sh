@@ -7,6 +7,7 @@ options="$options --bootstrap-truncated --no-cuda"
 exec "${PYTHON:-.venv/bin/python}" benchmark/sweep.py "$@" < <(
     for env_id in HalfCheetah-v5 Hopper-v5; do
         echo "ppo_continuous_action.py --env-id $env_id $options"
+        echo "ppo_continuous_action.py --env-id $env_id ${options/ --bootstrap-truncated/}"
         echo "ppo_continuous_action.py + without/core-8 --env-id $env_id $options"
         for idea in adam-relative clip-higher colored-noise drift equal-betas layer-norm outer-step \
             recompute-advantages rpo spo; do
