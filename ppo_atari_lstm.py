@@ -168,7 +168,7 @@ class WarpFrame(gym.ObservationWrapper):
 def make_env(args, index, folder):
     """Environment `index`, with image observations; info["episode"] has the score and length of a whole game."""
     if "NoFrameskip" not in args.env_id:  # [check] MaxAndSkip repeats each action, so the game itself must not
-        sys.exit(f"error: {args.env_id} is not an Atari game without frame skip, such as BreakoutNoFrameskip-v4")
+        sys.exit(f"error: {args.env_id} is not a NoFrameskip game such as BreakoutNoFrameskip-v4; see ppo.py")
     video = {"render_mode": "rgb_array"} if args.capture_video and index == 0 else {}
     env = gym.make(args.env_id, obs_type="ram", **video)  # [speed] MaxAndSkip reads the screen when it is needed
     if video:

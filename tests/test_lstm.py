@@ -133,7 +133,7 @@ def test_every_value_is_of_the_state_up_to_its_observation(tmp_path):
         toy = lambda images, index: Counting(images, index, kinds[index % 3 :] + kinds[: index % 3])  # noqa: E731
         games = put_in_place_of_games(LSTM, toy, patch.setattr)
         options = "--num-envs 4 --num-steps 8 --total-timesteps 128 --bootstrap-truncated"  # two are cut at once
-        train(LSTM, f"{options} --total-timesteps 1024", tmp_path)
+        train(LSTM, options, tmp_path)
     assert len(rollouts) == 4
     for update, (rewards, values) in enumerate(rollouts):
         for index, game in enumerate(games):

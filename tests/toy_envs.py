@@ -118,7 +118,7 @@ MASK = MULTIDISCRETE._replace(name="ppo_multidiscrete_mask", parent="ppo_multidi
 MULTIGPU = ENVPOOL._replace(name="ppo_atari_multigpu", parent="ppo_atari_envpool", marks={"aux 2"})
 SELFPLAY = Script(
     "ppo_selfplay", "ppo", {"selfplay 1"},
-    unfit={"CartPole-v1": "ppo.py", "Pendulum-v1": "not a game of two"},
+    unfit={"CartPole-v1": "ppo.py", "Pendulum-v1": "not a two-player game"},
     quick="--env-id toy_envs:Signs-v0 --num-envs 4 --total-timesteps 4096",
     tiny="--env-id toy_envs:Signs-v0 --total-timesteps 512 --num-envs 2 --num-steps 32",
     images=None,
