@@ -14,6 +14,7 @@ import csv
 import hashlib
 import json
 import lzma
+import math
 import subprocess
 import sys
 from itertools import accumulate
@@ -38,6 +39,7 @@ UPDATES = {
     "SPS": "fps",
 }  # fmt: skip
 ONLY_OURS = ["approx_kl", "old_approx_kl", "learning_rate"]
+SELDOM = ["win_rate_random", "win_rate_past"]  # NaN in the table where they were not logged
 
 
 class Broken(Exception):
@@ -189,6 +191,8 @@ def read_ours(run, about):
     first = next(iter(columns.values()))
     updates = {"step": [point[0] for point in first], "seconds": [point[2] for point in first]}
     updates |= {name: [point[1] for point in points] for name, points in columns.items()}
+    seldom = {name: {point[0]: point[1] for point in logged.get(f"charts/{name}", [])} for name in SELDOM}
+    updates |= {name: [rate.get(step, math.nan) for step in updates["step"]] for name, rate in seldom.items() if rate}
     returns, lengths = (logged.get(f"charts/episodic_{name}", []) for name in ("return", "length"))
     if len(returns) != len(lengths):
         raise Broken(f"the log has {len(returns)} returns and {len(lengths)} lengths")

@@ -244,12 +244,15 @@ def test_a_broken_run_is_named_and_left_out(wreck, run, folder, tmp_path, monkey
 
 
 def test_what_is_collected_is_what_was_logged(run, tmp_path):
+    with SummaryWriter(run) as writer:
+        writer.add_scalar("charts/win_rate_random", 0.75, 1024)
     collect.collect(run, tmp_path, "a test")
     logged, episodes, updates = scalars(run), table(tmp_path, "episodes"), table(tmp_path, "updates")
     assert list(zip(episodes["step"], episodes["return"], strict=True)) == logged["charts/episodic_return"]
     assert list(zip(episodes["step"], episodes["length"], strict=True)) == logged["charts/episodic_length"]
     assert {"policy_loss", "approx_kl_ppo2", "explained_variance", "learning_rate", "SPS"} < updates.keys()
-    for name in updates.keys() - {"step", "seconds"}:
+    np.testing.assert_array_equal(updates["win_rate_random"], [np.nan, 0.75, np.nan, np.nan])
+    for name in updates.keys() - {"step", "seconds", "win_rate_random"}:
         kind = "charts" if name in ("SPS", "learning_rate") else "losses"
         np.testing.assert_allclose(updates[name], [value for _, value in logged[f"{kind}/{name}"]], rtol=1e-3)
     assert updates["step"].tolist() == [512, 1024, 1536, 2048] and (np.diff(updates["seconds"]) >= 0).all()
