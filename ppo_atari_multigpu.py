@@ -6,7 +6,7 @@
 #   "envpool>=1.2,<1.2.6",
 # ]
 # ///
-"""PPO for Atari games in R processes of torchrun, its ranks, which together make the run of ppo_atari_envpool.py.
+"""PPO for Atari games in several processes (ranks) of torchrun, which together make a run of ppo_atari_envpool.py.
 
     torchrun --standalone --nproc-per-node 2 ppo_atari_multigpu.py --num-envs 8        (see docs/scale.md)
 
@@ -234,7 +234,7 @@ def ppo_loss(agent, minibatch, clip_coef, args):
 
     # [core 7] normalization of advantages in each minibatch, by the standard deviation of the population
     advantages = minibatch["returns"] - minibatch["values"]  # computed as in ppo2, to round alike
-    all_advantages = minibatch["all_advantages"]  # [aux 2] those of the minibatch's rows of all ranks
+    all_advantages = minibatch["all_advantages"]  # [aux 2] of the whole minibatch; this rank has some of its rows
     advantages = (advantages - all_advantages.mean()) / (all_advantages.std(correction=0) + 1e-8)  # [aux 2]
     assert ratio.shape == advantages.shape == values.shape  # each [B]: other shapes would broadcast
 

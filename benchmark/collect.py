@@ -30,7 +30,7 @@ NOT_OPTIONS = {
 }  # fmt: skip
 PACKAGES = {
     "python", "torch", "numpy", "gymnasium", "ale-py", "opencv-python-headless", "mujoco", "envpool", "gym-microrts",
-    "tensorflow", "gym", "baselines", "atari-py", "mujoco-py", "opencv-python",
+    "slimevolleygym", "tensorflow", "gym", "baselines", "atari-py", "mujoco-py", "opencv-python",
 }  # fmt: skip
 # The columns of a table of updates after step and seconds, and what ppo2 calls them.
 UPDATES = {

@@ -44,7 +44,8 @@ def main(
     table: Path = ROOT / "benchmark/results/tuned/games.csv",
 ):
     new = [row_of(run, who) for run in runs] or [json.loads(line) for line in sys.stdin]
-    rows = {(row["task"], row["who"], row["seed"]): row for row in csv.DictReader(table.open())}
+    old = csv.DictReader(table.open()) if table.exists() else []
+    rows = {(row["task"], row["who"], row["seed"]): row for row in old}
     for row in new:
         row["versions"] = " ".join(f"{name}=={row['versions'][name]}" for name in PACKAGES if name in row["versions"])
         row["machine"] = report.machine_text(row.get("machine") or sweep.machine(1))
