@@ -322,9 +322,10 @@ def tuned_table(results):
     lines = ["| environment | script | steps | ours | SB3 | solved at |", "|---|---|---|---|---|---|"]
     for task in dict.fromkeys(row["task"] for row in rows):
         sides = [[row for row in rows if (row["task"], row["who"]) == (task, who)] for who in ("ours", SB3)]
-        script, *recipe = re.search(r"(\S+)\.py", sides[0][0]["command"])[1].split("+")
+        script = re.search(r"[^\s+]+(?=\S*\.py)", sides[0][0]["command"])[0]
+        recipe = re.sub(r"recipes/(\w+)/(\S+)\.diff", r"\1 \2", sides[0][0]["recipe"]).replace(" + ", ", ")
         goal = gym.spec(task).reward_threshold
-        cells = [task, " + ".join([f"`{script}.py`", *recipe]), short(int(sides[0][0]["steps"]))]
+        cells = [task, f"`{script}.py` {recipe}".strip(), short(int(sides[0][0]["steps"]))]
         cells += [mean_and_interval([float(row["mean"]) for row in side]) for side in sides]
         lines.append(f"| {' | '.join([*cells, '' if goal is None else f'{goal:g}'])} |")
     return lines

@@ -333,11 +333,12 @@ def test_tables_and_pictures_are_those_of_the_results(tmp_path):
 
 def test_tuned_tasks_have_their_intervals(tmp_path):
     """Of the same task one line, with Student's interval of each side's seeds."""
-    rows = ["task,who,steps,mean,command", *(f"CartPole-v1,ours,99840,{mean},python ppo+x.py" for mean in (480, 500))]
+    row = "CartPole-v1,ours,99840,{},recipes/with/x.diff + recipes/without/y.diff,python ppo+x+y.py"
+    rows = ["task,who,steps,mean,recipe,command", *(row.format(mean) for mean in (480, 500))]
     (tmp_path / "tuned").mkdir()
-    (tmp_path / "tuned/games.csv").write_text("\n".join([*rows, "CartPole-v1,Stable-Baselines3,99840,470,", ""]))
+    (tmp_path / "tuned/games.csv").write_text("\n".join([*rows, "CartPole-v1,Stable-Baselines3,99840,470,,", ""]))
     last = report.tuned_table(tmp_path)[-1]
-    assert last == "| CartPole-v1 | `ppo.py` + x | 100k | 490 [363, 617] (2) | 470 (1) | 475 |"
+    assert last == "| CartPole-v1 | `ppo.py` with x, without y | 100k | 490 [363, 617] (2) | 470 (1) | 475 |"
 
 
 def test_games_after_training_replace_a_row(run, tmp_path, monkeypatch):
