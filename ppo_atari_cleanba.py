@@ -12,7 +12,7 @@
 
 From the second update on, a rollout's agent is one update old. The same seed repeats a run bit for bit.
 
-Marks such as [core 5] refer to docs/details.md, paths such as ppo2/model.py to openai/baselines. PPO ends at `learn`.
+Marks such as [core 5] refer to docs/details.md, paths such as ppo2/model.py to openai/baselines. PPO ends with `learn`.
 """
 
 import atexit
@@ -61,15 +61,15 @@ class Args:
     tf32: bool = False  # allow TF32 on the GPU: faster, with a 10-bit mantissa
     bf16: bool = False  # compute the network up to its heads in bfloat16; slow where the hardware does not support it
     threads: int = torch.get_num_threads()  # number of CPU threads for torch
-    compile: bool = False  # compile the gradient: slow start, faster updates; the CPU needs a C++ compiler
+    compile: bool = False  # compile the gradient: slow start, faster updates; on a CPU it needs a C++ compiler
     track: bool = False  # also log to Weights & Biases, which is configured by WANDB_MODE, WANDB_PROJECT, ...
     capture_video: bool = False  # record videos of environment 0, as the agent sees it, in the run's folder
-    save_every: int = 100  # updates between checkpoints; 0 saves only at the end
-    resume: str | None = None  # the folder of a run to continue, or a checkpoint to start a new run from
+    save_every: int = 100  # updates between checkpoints; 0 saves only at the start and the end
+    resume: str | None = None  # the folder of a run to continue, or a checkpoint to continue in a new folder
     # actors
     actor_threads: int = 1  # number of threads in each process that make rollouts [cleanba 1]
     actor_device: str | None = None  # cpu, or cuda:1 for the GPU after the learner's; by default the learner's device
-    concurrency: bool = True  # make the next rollout during an update, with the parameters before it
+    concurrency: bool = True  # make the next rollout during an update, by the agent from before it
     network: Literal["nature", "impala"] = "nature"  # of Mnih et al. (2015), or Espeholt et al. (2018) [cleanba 8]
     # environment
     env_id: str = "Breakout-v5"  # a game of EnvPool, <Game>-v5
@@ -261,7 +261,8 @@ def gae(rewards, values, dones, next_value, next_done, gamma, gae_lambda):
 def ppo_loss(agent, minibatch, clip_coef, args):
     """The loss of a minibatch, and a dict of scalars to log (ppo2/model.py).
 
-    minibatch: obs and actions, [B, ...]; logprobs and values at the time of the rollout, and returns, float32 [B]."""
+    minibatch: obs and actions, [B, ...]; logprobs and values at the time of the rollout, and returns, float32 [B];
+    [aux 2] all_advantages, the float32 advantages of the minibatch of all ranks."""
     policy, values = agent(minibatch["obs"])
     logratio = policy.log_prob(minibatch["actions"]) - minibatch["logprobs"]
     ratio = logratio.exp()
@@ -367,23 +368,23 @@ def train(args, run):
     with contextlib.ExitStack() as stack:  # [cleanba 7] the threads end with the learner, also after an error
         submits = []
         for i in range(args.actor_threads):
-            # [cleanba 5] one generator per thread; where actor and learner alternate, they share one as in the parent
+            # [cleanba 5] a generator per thread; if actor and learner alternate, torch's own, as in ppo_atari.py
             shared = i == 0 and not args.concurrency and args.actor_device is None
             generator = None if shared else torch.Generator(actor_device).manual_seed(torch.randint(2**62, ()).item())
             seed = args.seed + run.global_step + (i * ranks + rank) * args.num_envs
             rollouts = make_rollouts(args, envs[i], seed, actor_device, generator, rank, ranks)
             next(rollouts)  # runs to the first yield, which waits for an agent
-            thread = ThreadPoolExecutor(1, f"actor-{i}")
+            executor = ThreadPoolExecutor(1, f"actor-{i}")
             stack.callback(envs[i].close)
-            stack.callback(thread.shutdown, cancel_futures=True)
-            submits.append(partial(thread.submit, rollouts.send))  # [cleanba 2]
+            stack.callback(executor.shutdown, cancel_futures=True)
+            submits.append(partial(executor.submit, rollouts.send))  # [cleanba 2]
         return learn(args, run, device, agent, optimizer, gradient, submits, actor_device, rank, ranks)
 
 
 def make_rollouts(args, envs, seed, device, generator, rank, ranks):
-    """[cleanba 1] Receives agents, and yields a rollout of each: columns [M, n, ...], episode ends, seconds waited."""
-    streams = torch.get_device_module(device)
-    stream, rollout_made = streams.Stream(device), None  # [cleanba 6]
+    """[cleanba 1] Receives agents; yields the rollout of each: columns [M, num_envs, ...], episode ends, seconds."""
+    backend = torch.get_device_module(device)
+    stream, rollout_made = backend.Stream(device), None  # [cleanba 6]
     next_obs, _ = envs.reset(seed=seed)  # [cleanba 1]
     next_done = np.zeros(args.num_envs, dtype=bool)
 
@@ -392,7 +393,7 @@ def make_rollouts(args, envs, seed, device, generator, rank, ranks):
         agent = yield rollout_made  # [cleanba 1]
         waited = time.perf_counter() - started  # [cleanba 9]
         rollout, rewards, dones, ends = [], [], [], []  # [cleanba 3]
-        with torch.no_grad(), torch.autocast(device.type, enabled=False), streams.stream(stream):  # [cleanba 6]
+        with torch.no_grad(), torch.autocast(device.type, enabled=False), backend.stream(stream):  # [cleanba 6]
             for _ in range(args.num_steps):
                 obs = torch.from_numpy(next_obs).to(device)
                 policy, value = agent(obs)
@@ -431,13 +432,13 @@ def learn(args, run, device, agent, optimizer, gradient, submits, actor_device, 
         # [cleanba 6] a copy per actor: the learner changes its agent in place, and autocast caches an agent's weights
         snapshots = [copy.deepcopy(agent).to(actor_device) for _ in submits]
         torch.get_device_module(actor_device).synchronize(actor_device)
-        while len(pending) <= args.concurrency:  # [cleanba 4] at first two rollouts by the first version
+        while len(pending) <= args.concurrency:  # [cleanba 4] two pending rollouts if they overlap
             pending.append((update, [submit(each) for submit, each in zip(submits, snapshots, strict=True)]))
         started = time.perf_counter()  # [cleanba 9]
         version, futures = pending.pop(0)  # [cleanba 2]
         batches, ends, waits = zip(*(future.result() for future in futures), strict=True)
         waited = time.perf_counter() - started  # [cleanba 9]
-        # [cleanba 3] the threads' columns side by side, each [M, N, ...]
+        # [cleanba 3] the threads' columns side by side, each [M, N / ranks, ...]
         batch = {name: torch.cat([each[name].to(device) for each in batches], dim=1) for name in batches[0]}
         values, returns = batch["values"], batch["returns"]
         for step in zip(*ends, strict=True):
@@ -540,13 +541,13 @@ def make_run(args, signals):
 
 def load_checkpoint(path):
     """The newest intact checkpoint of the run in a folder, or the checkpoint in a file; runs no code from it."""
-    for file in sorted(Path(path).glob(f"checkpoint_{'[0-9]' * 12}.pt"), reverse=True) or [Path(path)]:
+    for file in sorted(path.glob(f"checkpoint_{'[0-9]' * 12}.pt"), reverse=True) or [path] * path.is_file():
         data = file.read_bytes()  # an OSError ends the run: it does not mean that the file is damaged
         with contextlib.suppress(Exception):  # damaged bytes raise errors of many kinds
             if zipfile.ZipFile(io.BytesIO(data)).testzip() is None:  # torch.load does not verify the checksums
                 return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
         print(f"{file} is damaged, or not a checkpoint of plain values")
-        if file != Path(path):
+        if file != path:
             file.rename(file.with_suffix(".damaged"))
     sys.exit(f"error: --resume {path}: there is no intact checkpoint")
 
@@ -555,20 +556,19 @@ class Run:
     """A run of the script: its folder, log, progress bar and checkpoints."""
     def __init__(self, args, signals=()):
         """Begins or continues a run; a resume's options default to the checkpoint's, except those of the machine."""
-        state, self.lock = {"global_step": 0, "returns": [], "parts": None}, None
-        self.resumed = args.resume is not None and Path(args.resume).is_dir()
-        if self.resumed:
-            self.folder = Path(args.resume)
-            self.lock = FileLock(self.folder / "lock").acquire(timeout=0)  # only one process trains in a folder
+        state, self.folder = {"global_step": 0, "returns": [], "parts": None}, Path(args.resume or "")
+        self.resumed = args.resume is not None and self.folder.is_dir()
+        self.lock = FileLock(self.folder / "lock").acquire(timeout=0) if self.resumed else None  # one process a folder
         if args.resume is not None:
-            state = load_checkpoint(args.resume)
-            script, env_id = state["script"], state["args"]["env_id"]
-            if ":" in env_id and env_id != args.env_id:  # gymnasium imports the module before the colon
+            state = load_checkpoint(self.folder)
+            if self.resumed and state["script"] != Path(__file__).name:
+                sys.exit(f"error: --resume {args.resume}: this is a run of {state['script']}")
+            if ":" in (env_id := state["args"]["env_id"]) and env_id != args.env_id:  # gymnasium imports the module
                 sys.exit(f"error: --resume {args.resume}: add --env-id {env_id} if you trust this module")
             this_machine = {x: getattr(args, x) for x in ("cuda", "threads", "track", "runs_folder", "exp_name")}
             args = tyro.cli(Args, description=__doc__, default=Args(**state["args"] | this_machine))
-            if self.resumed and (script, env_id) != (Path(__file__).name, args.env_id):
-                sys.exit(f"error: --resume {args.resume}: this is a run of {script} on {env_id}")
+            if self.resumed and args.env_id != env_id:
+                sys.exit(f"error: --resume {args.resume}: this is a run on {env_id}")
         if not self.resumed:
             name = f"{args.env_id}__{args.exp_name}__{args.seed}__{time.strftime('%F-%T')}-{time.time_ns() % 10**9:09}"
             self.folder = Path(args.runs_folder, name.replace("/", "-").replace(":", "-"))
@@ -601,7 +601,7 @@ class Run:
             signal.signal(number, self.stop)
 
     def stop(self, number, frame):
-        """Ends the run after the update; a second signal ends it at once."""
+        """Ends the run after the update; the same signal again ends it at once."""
         self.stopping = number
         signal.signal(number, signal.SIG_DFL)
 

@@ -10,7 +10,7 @@
 
     python ppo_multidiscrete.py --env-id MicrortsMining-v1        (--help lists every option)
 
-Marks such as [core 5] refer to docs/details.md, paths such as ppo2/model.py to openai/baselines. PPO ends at `train`.
+Marks such as [core 5] refer to docs/details.md, paths such as ppo2/model.py to openai/baselines. PPO ends with `train`.
 """
 
 import atexit
@@ -51,11 +51,11 @@ class Args:
     cuda: bool = True  # use a GPU if there is one
     tf32: bool = False  # allow TF32 on the GPU: faster, with a 10-bit mantissa
     threads: int = 1  # number of CPU threads for torch; more is slower for so small a network
-    compile: bool = False  # compile the gradient: slow start, faster updates; the CPU needs a C++ compiler
+    compile: bool = False  # compile the gradient: slow start, faster updates; on a CPU it needs a C++ compiler
     track: bool = False  # also log to Weights & Biases, which is configured by WANDB_MODE, WANDB_PROJECT, ...
     capture_video: bool = False  # record videos of environment 0; for Gym-µRTS enjoy.py does it
-    save_every: int = 100  # updates between checkpoints; 0 saves only at the end
-    resume: str | None = None  # the folder of a run to continue, or a checkpoint to start a new run from
+    save_every: int = 100  # updates between checkpoints; 0 saves only at the start and the end
+    resume: str | None = None  # the folder of a run to continue, or a checkpoint to continue in a new folder
     # environment
     env_id: str = "MicrortsMining-v1"  # a game of Gym-µRTS, or a gymnasium id with MultiDiscrete actions
     num_envs: int = 8  # number of parallel environments, N
@@ -358,13 +358,13 @@ def train(args, run):
 
 def load_checkpoint(path):
     """The newest intact checkpoint of the run in a folder, or the checkpoint in a file; runs no code from it."""
-    for file in sorted(Path(path).glob(f"checkpoint_{'[0-9]' * 12}.pt"), reverse=True) or [Path(path)]:
+    for file in sorted(path.glob(f"checkpoint_{'[0-9]' * 12}.pt"), reverse=True) or [path] * path.is_file():
         data = file.read_bytes()  # an OSError ends the run: it does not mean that the file is damaged
         with contextlib.suppress(Exception):  # damaged bytes raise errors of many kinds
             if zipfile.ZipFile(io.BytesIO(data)).testzip() is None:  # torch.load does not verify the checksums
                 return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
         print(f"{file} is damaged, or not a checkpoint of plain values")
-        if file != Path(path):
+        if file != path:
             file.rename(file.with_suffix(".damaged"))
     sys.exit(f"error: --resume {path}: there is no intact checkpoint")
 
@@ -373,20 +373,19 @@ class Run:
     """A run of the script: its folder, log, progress bar and checkpoints."""
     def __init__(self, args, signals=()):
         """Begins or continues a run; a resume's options default to the checkpoint's, except those of the machine."""
-        state, self.lock = {"global_step": 0, "returns": [], "parts": None}, None
-        self.resumed = args.resume is not None and Path(args.resume).is_dir()
-        if self.resumed:
-            self.folder = Path(args.resume)
-            self.lock = FileLock(self.folder / "lock").acquire(timeout=0)  # only one process trains in a folder
+        state, self.folder = {"global_step": 0, "returns": [], "parts": None}, Path(args.resume or "")
+        self.resumed = args.resume is not None and self.folder.is_dir()
+        self.lock = FileLock(self.folder / "lock").acquire(timeout=0) if self.resumed else None  # one process a folder
         if args.resume is not None:
-            state = load_checkpoint(args.resume)
-            script, env_id = state["script"], state["args"]["env_id"]
-            if ":" in env_id and env_id != args.env_id:  # gymnasium imports the module before the colon
+            state = load_checkpoint(self.folder)
+            if self.resumed and state["script"] != Path(__file__).name:
+                sys.exit(f"error: --resume {args.resume}: this is a run of {state['script']}")
+            if ":" in (env_id := state["args"]["env_id"]) and env_id != args.env_id:  # gymnasium imports the module
                 sys.exit(f"error: --resume {args.resume}: add --env-id {env_id} if you trust this module")
             this_machine = {x: getattr(args, x) for x in ("cuda", "threads", "track", "runs_folder", "exp_name")}
             args = tyro.cli(Args, description=__doc__, default=Args(**state["args"] | this_machine))
-            if self.resumed and (script, env_id) != (Path(__file__).name, args.env_id):
-                sys.exit(f"error: --resume {args.resume}: this is a run of {script} on {env_id}")
+            if self.resumed and args.env_id != env_id:
+                sys.exit(f"error: --resume {args.resume}: this is a run on {env_id}")
         if not self.resumed:
             name = f"{args.env_id}__{args.exp_name}__{args.seed}__{time.strftime('%F-%T')}-{time.time_ns() % 10**9:09}"
             self.folder = Path(args.runs_folder, name.replace("/", "-").replace(":", "-"))
@@ -419,7 +418,7 @@ class Run:
             signal.signal(number, self.stop)
 
     def stop(self, number, frame):
-        """Ends the run after the update; a second signal ends it at once."""
+        """Ends the run after the update; the same signal again ends it at once."""
         self.stopping = number
         signal.signal(number, signal.SIG_DFL)
 

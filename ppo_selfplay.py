@@ -10,7 +10,7 @@
 
     python ppo_selfplay.py --env-id SlimeVolley-v0        (--help lists every option)
 
-Marks such as [core 5] refer to docs/details.md, paths such as ppo2/model.py to openai/baselines. PPO ends at `train`.
+Marks such as [core 5] refer to docs/details.md, paths such as ppo2/model.py to openai/baselines. PPO ends with `train`.
 """
 
 import atexit
@@ -51,11 +51,11 @@ class Args:
     cuda: bool = True  # use a GPU if there is one
     tf32: bool = False  # allow TF32 on the GPU: faster, with a 10-bit mantissa
     threads: int = 1  # number of CPU threads for torch; more is slower for so small a network
-    compile: bool = False  # compile the gradient: slow start, faster updates; the CPU needs a C++ compiler
+    compile: bool = False  # compile the gradient: slow start, faster updates; on a CPU it needs a C++ compiler
     track: bool = False  # also log to Weights & Biases, which is configured by WANDB_MODE, WANDB_PROJECT, ...
     capture_video: bool = False  # record videos of game 0 in the run's folder
-    save_every: int = 100  # updates between checkpoints; 0 saves only at the end
-    resume: str | None = None  # the folder of a run to continue, or a checkpoint to start a new run from
+    save_every: int = 100  # updates between checkpoints; 0 saves only at the start and the end
+    resume: str | None = None  # the folder of a run to continue, or a checkpoint to continue in a new folder
     # environment
     env_id: str = "SlimeVolley-v0"  # a game of two players: observations [2, D], actions MultiDiscrete [A, A]
     num_envs: int = 64  # number of parallel environments, N: the players of N / 2 games
@@ -101,16 +101,18 @@ class Slime(gym.Env):
     def step(self, actions):
         for player, action in zip(self.players, actions, strict=True):
             player.setAction(self.library.SlimeVolleyEnv.action_table[action])
-        reward, obs = sum(self.game.step() for _ in range(3)), np.float32([p.getObservation() for p in self.players])
-        return obs, reward, min(player.life for player in self.players) == 5 - self.lives, False, {}
+        reward = sum(self.game.step() for _ in range(3))
+        terminated = min(player.life for player in self.players) == self.library.MAXLIVES - self.lives
+        return np.float32([p.getObservation() for p in self.players]), reward, terminated, False, {}
 
     def render(self):
+        # slimevolleygym's pixel mode draws into an array, without a window
         vars(self.library).update(PIXEL_MODE=True, FACTOR=8, WINDOW_WIDTH=384, WINDOW_HEIGHT=160)
         return self.game.display(None)
 
 
 def make_env(args, index, folder):
-    """Game `index`, with flat observations; info["episode"] has the return and length of a finished episode."""
+    """Game `index`, with flat observations; info["episode"] has player 0's return and the length of an episode."""
     # [library] a single rally, and slimevolleygym's own game: a match with five lives each
     for name, lives in (("SlimeVolley-v0", 1), ("SlimeVolleyMatch-v0", 5)):
         if name not in gym.registry:
@@ -144,7 +146,7 @@ class Seats(gym.vector.VectorWrapper):
 
     def step(self, actions):
         obs, reward, terminated, truncated, infos = self.env.step(actions.reshape(-1, 2))
-        final_obs = [obs[0] if each is None else each for each in infos.get("final_obs", obs)]  # obs[0] replaces None
+        final_obs = [obs[0] if each is None else each for each in infos.get("final_obs", obs)]  # None: no end
         obs, infos["final_obs"] = (np.reshape(each, (len(actions), -1)) for each in (obs, final_obs))
         return obs, np.stack([reward, -reward], axis=-1).ravel(), terminated.repeat(2), truncated.repeat(2), infos
 
@@ -350,13 +352,13 @@ def train(args, run):
 
 def load_checkpoint(path):
     """The newest intact checkpoint of the run in a folder, or the checkpoint in a file; runs no code from it."""
-    for file in sorted(Path(path).glob(f"checkpoint_{'[0-9]' * 12}.pt"), reverse=True) or [Path(path)]:
+    for file in sorted(path.glob(f"checkpoint_{'[0-9]' * 12}.pt"), reverse=True) or [path] * path.is_file():
         data = file.read_bytes()  # an OSError ends the run: it does not mean that the file is damaged
         with contextlib.suppress(Exception):  # damaged bytes raise errors of many kinds
             if zipfile.ZipFile(io.BytesIO(data)).testzip() is None:  # torch.load does not verify the checksums
                 return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
         print(f"{file} is damaged, or not a checkpoint of plain values")
-        if file != Path(path):
+        if file != path:
             file.rename(file.with_suffix(".damaged"))
     sys.exit(f"error: --resume {path}: there is no intact checkpoint")
 
@@ -365,20 +367,19 @@ class Run:
     """A run of the script: its folder, log, progress bar and checkpoints."""
     def __init__(self, args, signals=()):
         """Begins or continues a run; a resume's options default to the checkpoint's, except those of the machine."""
-        state, self.lock = {"global_step": 0, "returns": [], "parts": None}, None
-        self.resumed = args.resume is not None and Path(args.resume).is_dir()
-        if self.resumed:
-            self.folder = Path(args.resume)
-            self.lock = FileLock(self.folder / "lock").acquire(timeout=0)  # only one process trains in a folder
+        state, self.folder = {"global_step": 0, "returns": [], "parts": None}, Path(args.resume or "")
+        self.resumed = args.resume is not None and self.folder.is_dir()
+        self.lock = FileLock(self.folder / "lock").acquire(timeout=0) if self.resumed else None  # one process a folder
         if args.resume is not None:
-            state = load_checkpoint(args.resume)
-            script, env_id = state["script"], state["args"]["env_id"]
-            if ":" in env_id and env_id != args.env_id:  # gymnasium imports the module before the colon
+            state = load_checkpoint(self.folder)
+            if self.resumed and state["script"] != Path(__file__).name:
+                sys.exit(f"error: --resume {args.resume}: this is a run of {state['script']}")
+            if ":" in (env_id := state["args"]["env_id"]) and env_id != args.env_id:  # gymnasium imports the module
                 sys.exit(f"error: --resume {args.resume}: add --env-id {env_id} if you trust this module")
             this_machine = {x: getattr(args, x) for x in ("cuda", "threads", "track", "runs_folder", "exp_name")}
             args = tyro.cli(Args, description=__doc__, default=Args(**state["args"] | this_machine))
-            if self.resumed and (script, env_id) != (Path(__file__).name, args.env_id):
-                sys.exit(f"error: --resume {args.resume}: this is a run of {script} on {env_id}")
+            if self.resumed and args.env_id != env_id:
+                sys.exit(f"error: --resume {args.resume}: this is a run on {env_id}")
         if not self.resumed:
             name = f"{args.env_id}__{args.exp_name}__{args.seed}__{time.strftime('%F-%T')}-{time.time_ns() % 10**9:09}"
             self.folder = Path(args.runs_folder, name.replace("/", "-").replace(":", "-"))
@@ -411,7 +412,7 @@ class Run:
             signal.signal(number, self.stop)
 
     def stop(self, number, frame):
-        """Ends the run after the update; a second signal ends it at once."""
+        """Ends the run after the update; the same signal again ends it at once."""
         self.stopping = number
         signal.signal(number, signal.SIG_DFL)
 

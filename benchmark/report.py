@@ -53,6 +53,13 @@ PUBLISHED = {
     "BeamRiderNoFrameskip-v4": (2627.96, 625.751), "Hopper-v4": (2448.73, 596.13),
     "Walker2d-v4": (3142.24, 982.25), "HalfCheetah-v4": (2148.77, 1166.023),
 }  # fmt: skip
+# What RL Zoo's benchmark.md reports of one run each (DLR-RM/rl-baselines3-zoo at 0088472), partly on older versions.
+ZOO = {
+    "CartPole-v1": "500 (100k)", "Acrobot-v1": "-73.5 (1M)", "MountainCar-v0": "-110 (1M)",
+    "MountainCarContinuous-v0": "88.3 (20k)", "Pendulum-v1": "-172 (100k)", "LunarLander-v3": "242 (1M)",
+    "LunarLanderContinuous-v3": "271 (1M)", "BipedalWalker-v3": "213 (5M)", "HalfCheetah-v5": "5819 (1M)",
+    "Hopper-v5": "2410 (1M)", "Walker2d-v5": "3479 (1M)", "Ant-v5": "1327 (1M)",
+}  # fmt: skip
 # {game: (score of random play, score of a human)}, by which Atari scores are usually normalised; benchmark/README.md.
 with open(Path(__file__).with_name("atari_human.csv")) as file:
     HUMAN = {row["game"]: (float(row["random"]), float(row["human"])) for row in csv.DictReader(file)}
@@ -315,28 +322,31 @@ def mean_and_interval(values):
     return f"{number(mean)} [{number(mean - half, mean)}, {number(mean + half, mean)}] ({len(values)})"
 
 
-def tuned_table(results):
-    """The lines of a table in Markdown of results/tuned/games.csv: mean returns of games after training."""
+def tuned_table(results, tasks=()):
+    """The lines of a table in Markdown of results/tuned/games.csv, of all tasks by default."""
     with open(Path(results, "tuned", "games.csv")) as file:
         rows = list(csv.DictReader(file))
-    lines = ["| environment | script | steps | ours | SB3 | solved at |", "|---|---|---|---|---|---|"]
-    for task in dict.fromkeys(row["task"] for row in rows):
+    lines = ["| environment | script | steps | ours | SB3 | zoo | solved at |", "|---|---|---|---|---|---|---|"]
+    for task in tasks or dict.fromkeys(row["task"] for row in rows):
         sides = [[row for row in rows if (row["task"], row["who"]) == (task, who)] for who in ("ours", SB3)]
         script = re.search(r"[^\s+]+(?=\S*\.py)", sides[0][0]["command"])[0]
         recipe = re.sub(r"recipes/(\w+)/(\S+)\.diff", r"\1 \2", sides[0][0]["recipe"]).replace(" + ", ", ")
         goal = gym.spec(task).reward_threshold
         cells = [task, f"`{script}.py` {recipe}".strip(), short(int(sides[0][0]["steps"]))]
         cells += [mean_and_interval([float(row["mean"]) for row in side]) for side in sides]
-        lines.append(f"| {' | '.join([*cells, '' if goal is None else f'{goal:g}'])} |")
+        lines.append(f"| {' | '.join([*cells, ZOO[task], '' if goal is None else f'{goal:g}'])} |")
     return lines
 
 
 def with_scores(text, experiments, results):
-    """A text with the tables between its marks: all scores, and those of the tuned settings."""
-    for mark, lines in (("scores", score_table(experiments)), ("tuned", tuned_table(results))):
-        table = "\n".join([*lines, ""])
-        text = re.sub(rf"(?s)(?<=<!-- {mark} -->\n).*?(?=<!-- /{mark} -->)", lambda _, table=table: table, text)
-    return text
+    """A text with the tables between its marks: all scores, and the tuned settings of the tasks that the mark names."""
+
+    def section(match):
+        begin, name, tasks, end = match.groups()
+        lines = score_table(experiments) if name == "scores" else tuned_table(results, tasks.split())
+        return "\n".join([begin, *lines, end])
+
+    return re.sub(r"(?s)(<!-- (scores|tuned)(.*?) -->).*?(<!-- /\w+ -->)", section, text)
 
 
 # PICTURES

@@ -38,6 +38,12 @@ SETTINGS = {
     "HalfCheetah-v5": dict(n_envs=1, normalize=True, n_steps=512, gamma=0.98, learning_rate=2.0633e-5,
         ent_coef=0.000401762, clip_range=0.1, n_epochs=20, gae_lambda=0.92, max_grad_norm=0.8, vf_coef=0.58096,
         policy_kwargs=WIDE),
+    "Hopper-v5": dict(n_envs=1, normalize=True, batch_size=32, n_steps=512, gamma=0.999, learning_rate=9.80828e-5,
+        ent_coef=0.00229519, n_epochs=5, gae_lambda=0.99, max_grad_norm=0.7, vf_coef=0.835671, policy_kwargs=WIDE),
+    "Walker2d-v5": dict(n_envs=1, normalize=True, batch_size=32, n_steps=512, learning_rate=5.05041e-5,
+        ent_coef=0.000585045, clip_range=0.1, n_epochs=20, max_grad_norm=1, vf_coef=0.871923),
+    "Ant-v5": dict(n_envs=1, normalize=True),
+    "BipedalWalker-v3": dict(n_envs=32, normalize=True, n_steps=2048, gamma=0.999, clip_range=0.18),
 }  # fmt: skip
 
 

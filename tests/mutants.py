@@ -68,7 +68,7 @@ MUTANTS = {
         ("purge_step=self.global_step + 1", "purge_step=None", "plumbing:every_part"),
         ('("cuda", "threads", "track", "runs_folder", "exp_name")', '("cuda",)', "plumbing:options_of"),
         ('.pt"))[:-2]:', '.pt"))[:-1]:', "plumbing:newest_two"),
-        ('FileLock(self.folder / "lock").acquire(timeout=0)  # only', 'FileLock(self.folder / "lock")  # only',
+        ('FileLock(self.folder / "lock").acquire(timeout=0) if', 'FileLock(self.folder / "lock") if',
          "plumbing:belongs"),
         ("and not math.isfinite(scalar)", "and scalar == math.inf", "plumbing:finite"),
         ("atexit.register(lambda: [process.kill()", "atexit.register(lambda: [process", "plumbing:workers"),

@@ -7,7 +7,7 @@ import gymnasium as gym
 import pytest
 import toy_envs as toys
 import tyro
-from toy_envs import CLASSIC_CONTROL, CONTINUOUS, PPO, ROOT, SHARED, checkpoint, every_script, finish, start, train
+from toy_envs import ATARI, CLASSIC_CONTROL, CONTINUOUS, PPO, ROOT, checkpoint, every_script, finish, start, train
 
 
 @every_script
@@ -36,11 +36,17 @@ def test_numbers_that_would_train_on_in_silence(option, tmp_path):
 
 
 def test_a_resume_of_something_else(tmp_path):
-    """Another script's run, another environment, and an id that names a module, which gymnasium would import."""
+    """Another script's run, another environment, no run, and an id of a module, which gymnasium would import."""
     run = train(PPO, PPO.tiny, tmp_path)
-    for script, options in ((SHARED, ""), (PPO, " --env-id Acrobot-v1")):
-        with pytest.raises(SystemExit, match="^error: --resume .* is a run of ppo.py on CartPole-v1"):
-            train(script, f"--resume {run}{options} --total-timesteps 1024", tmp_path)
+    other = train(ATARI, ATARI.tiny, tmp_path)  # its options are not all ppo.py's
+    for path, options, reason in (
+        (other, "", "this is a run of ppo_atari.py"),
+        (run, " --env-id Acrobot-v1", "this is a run on CartPole-v1"),
+        (run.parent, "", "there is no intact checkpoint"),
+        (run / "missing", "", "there is no intact checkpoint"),
+    ):
+        with pytest.raises(SystemExit, match=f"^error: --resume .*: {reason}"):
+            train(PPO, f"--resume {path}{options} --total-timesteps 1024", tmp_path)
     run = train(PPO, f"--env-id toy_envs:CartPole-v1 {PPO.tiny}", tmp_path)
     with pytest.raises(SystemExit, match="^error: .*toy_envs:CartPole-v1"):
         train(PPO, f"--resume {run} --total-timesteps 1024", tmp_path)
