@@ -66,8 +66,8 @@ def load(path, words=()):
     name = Path(state["script"]).stem
     beside = Path(__file__).resolve().with_name(f"{name}.py")
     copies = [*file.parent.glob(f"{name}.py"), *sorted(file.parent.glob(f"{name}_{STEP}.py"))]
-    begun = f"{name}_{state['global_step']:012}.py"  # a copy of a later step did not make this checkpoint
-    source = [beside, *(copy for copy in copies if copy.name <= begun)][-1]
+    begun = f"{name}_{state['global_step']:012}.py"  # a copy of this step or a later one did not make this checkpoint
+    source = [beside, *(copy for copy in copies if copy.name < begun)][-1]
     script = sys.modules["<run_path>"] = types.SimpleNamespace(**runpy.run_path(str(source)))  # tyro reads its source
     options = tyro.cli(script.Args, args=words, default=script.Args(**state["args"]), prog="enjoy.py RUN")
     if source.resolve() == beside and ":" in options.env_id and not any(options.env_id in word for word in words):
@@ -161,7 +161,7 @@ def mode(policy):
 
 
 def export(player, path):
-    """Writes the greedy policy to an ONNX file; then every step of the games checks that it gets the file's action."""
+    """Writes the greedy policy to an ONNX file; from the second step on, play() then compares each action with its."""
     import onnxruntime
 
     obs, infos = player.envs.reset()
@@ -172,8 +172,11 @@ def export(player, path):
     options = {"kwargs": {"inputs": inputs}, "dynamic_shapes": {"inputs": shapes}, "verbose": False}
     names = {"input_names": list(inputs), "output_names": list(player(inputs))}
     logging.disable(logging.WARNING)
-    no_cuts = mock.patch.object(torch.Tensor, "nonzero", lambda tensor: tensor.new_zeros(0, 1))  # of an LSTM's sequence
-    with warnings.catch_warnings(action="ignore"), no_cuts:  # one step has none, and torch.export cannot trace them
+    # What torch.export cannot trace: the ends of episodes in an LSTM's sequence, and the parts of a batch of images.
+    one_step = mock.patch.object(torch.Tensor, "nonzero", lambda x: x.new_zeros(0, 1))
+    split = torch.Tensor.split
+    one_part = mock.patch.object(torch.Tensor, "split", lambda x, *a, **k: [x] if x.ndim == 4 else split(x, *a, **k))
+    with warnings.catch_warnings(action="ignore"), one_step, one_part:
         torch.onnx.export(player, **options, **names).save(path)
     session = onnxruntime.InferenceSession(path)
     for value in session.get_inputs() + session.get_outputs():
@@ -186,9 +189,10 @@ def export(player, path):
         nonlocal obs
         if obs is not None:  # an observation as the environment returned it, without the script's wrappers
             inputs = {name: tensor.numpy() for name, tensor in player.given.items()}
-            inputs["obs"] = obs.reshape(inputs["obs"].shape).astype(inputs["obs"].dtype)
+            given = inputs["obs"]  # of the first player, where there are two
+            inputs["obs"] = obs.reshape(-1, *given.shape[1:])[: len(given)].astype(given.dtype)
             [exported] = session.run(["action"], inputs)
-            if not np.allclose(actions.ravel(), exported.ravel(), atol=1e-4):
+            if not np.allclose(actions.ravel()[: exported.size], exported.ravel(), atol=1e-4):
                 path.unlink()
                 sys.exit(f"error: no export: the script's wrappers change the action {exported} to {actions}")
         obs, *rest = core_step(actions)

@@ -260,8 +260,8 @@ def vtrace(rewards, values, dones, ratios, gamma):
 def impala_loss(agent, minibatch, args):
     """[impala 3] The loss of a minibatch, a sum over its steps, and a dict of sums to log.
 
-    minibatch: M steps of B environments; obs [M, B, ...], next_obs [1, B, ...], actions, rewards, logprobs of the
-    policy that acted, float32 [M, B], and dones, bool [M + 1, B]."""
+    minibatch: obs [M, B, ...], next_obs [1, B, ...], actions, int64, rewards and logprobs of the policy that acted,
+    float32, each [M, B], and dones, bool [M + 1, B]."""
     rewards, dones = minibatch["rewards"], minibatch["dones"]
     policy, values = agent(torch.cat([minibatch["obs"], minibatch["next_obs"]]).flatten(0, 1))
     policy, values = Categorical(policy.logits.view(*dones.shape, -1)[:-1]), values.view(dones.shape)

@@ -74,7 +74,7 @@ class Args:
     ent_coef: float = 0.01  # coefficient of the entropy bonus
     vf_coef: float = 0.5  # coefficient of the value loss
     max_grad_norm: float = 0.5  # maximum norm of the gradient
-    target_kl: float | None = None  # stop an update's epochs when the approximate KL divergence exceeds this [aux 3]
+    target_kl: float | None = None  # stop the epochs if the KL divergence of their last minibatch exceeds this [aux 3]
 
 
 def make_env(args, index, folder):

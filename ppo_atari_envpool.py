@@ -80,7 +80,7 @@ class Args:
     ent_coef: float = 0.01  # coefficient of the entropy bonus
     vf_coef: float = 0.5  # coefficient of the value loss
     max_grad_norm: float = 0.5  # maximum norm of the gradient
-    target_kl: float | None = None  # stop an update's epochs when the approximate KL divergence exceeds this [aux 3]
+    target_kl: float | None = None  # stop the epochs if the KL divergence of their last minibatch exceeds this [aux 3]
 
 
 class EnvPool(gym.vector.VectorEnv):
@@ -309,7 +309,7 @@ def train(args, run):
             group["lr"] = learning_rate
 
         rollout, rewards, dones = [], [], []
-        with torch.no_grad(), torch.autocast(device.type, enabled=False):  # [speed] casts the weights to bf16 once
+        with torch.no_grad(), torch.autocast(device.type, enabled=False):  # [speed] keeps autocast's bf16 weights
             for _ in range(args.num_steps):
                 obs = torch.from_numpy(next_obs).to(device)
                 policy, value = agent(obs)

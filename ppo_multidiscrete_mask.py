@@ -76,7 +76,7 @@ class Args:
     ent_coef: float = 0.01  # coefficient of the entropy bonus
     vf_coef: float = 0.5  # coefficient of the value loss
     max_grad_norm: float = 0.5  # maximum norm of the gradient
-    target_kl: float | None = None  # stop an update's epochs when the approximate KL divergence exceeds this [aux 3]
+    target_kl: float | None = None  # stop the epochs if the KL divergence of their last minibatch exceeds this [aux 3]
 
 
 def register_microrts():
@@ -126,7 +126,7 @@ class Microrts(gym.Env):
         return obs.transpose(2, 0, 1).astype(np.uint8), float(reward), bool(done), False, {}
 
     def action_mask(self):
-        """[aux 4] The valid actions, float64 [sum(nvec)]: idle own units, enemy units as targets, and all else."""
+        """[aux 4] Float64 [sum(nvec)]: 1 for idle own units as sources, enemy units as targets, and the rest."""
         return self.game.action_mask
 
 

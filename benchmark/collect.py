@@ -1,6 +1,6 @@
 """Collects runs into benchmark/results: the episodes and updates of each, its script, options and machine.
 
-    python benchmark/collect.py runs/*
+    python benchmark/collect.py runs/*__*
 
 A broken run is named and left out. A run that was stopped counts up to its newest checkpoint. Each script and each
 --exp-name is an experiment of its own. A run replaces a result of the same experiment and seed if it has at least as
@@ -107,8 +107,8 @@ def resumes(run, script):
         if text.exists() and blob(text) != source:
             source = blob(text)
             texts.append({"step": step, "source": source, "commit": commit_of(about, script, source)})
-        default = {"exp_name": script} | (defaults(text.read_text()) if text.exists() else {})
-        for name in about["args"].keys() - NOT_OPTIONS:
+        default = defaults(text.read_text()) if text.exists() else {}
+        for name in about["args"].keys() - NOT_OPTIONS - {"exp_name"}:  # a resume cannot rename a run
             value, first = about["args"][name], args.get(name, default.get(name))
             if value != (changes[name][-1][1] if name in changes else first):
                 changes.setdefault(name, []).append((step, value))
@@ -143,7 +143,7 @@ def describe(run):
             raise Broken("num_envs or num_steps was changed at a resume")
         about |= {"resumed": texts} if texts else {}
         default = {"exp_name": script} | defaults((run / f"{script}.py").read_text())
-        options = {key: args[key] for key in args.keys() - NOT_OPTIONS if args[key] != default.get(key, NOT_OPTIONS)}
+        options = {key: args[key] for key in args.keys() - NOT_OPTIONS if (key, args[key]) not in default.items()}
         for key, steps in changed.items():
             options[key] = ", ".join([str(args.get(key)), *(f"from step {step} {value}" for step, value in steps)])
         batch_size = args["num_envs"] * args["num_steps"]

@@ -45,12 +45,13 @@ def found_in(folder):
 
 def chosen(experiments, name):
     """The whole name of the experiment that `name` means; SystemExit with a list of names where that is not clear."""
-    for kind in (2, 1, 0):
-        meant = [whole for whole, runs in experiments.items() if names_of(runs[0][1])[kind] == name]
+    named = {whole: names_of(runs[0][1]) for whole, runs in experiments.items()}
+    meanings = [[whole for whole, names in named.items() if names[kind] == name] for kind in (2, 1, 0)]
+    for meant in meanings:
         if len(meant) == 1:
             return meant[0]
     names = "\n".join(f'  "{whole}" ({len(runs)} runs)' for whole, runs in experiments.items())
-    what = "may mean several of the experiments; name one whole" if meant else "is none of the experiments"
+    what = "may mean several of the experiments; name one whole" if any(meanings) else "is none of the experiments"
     raise SystemExit(f"error: {name} {what}:\n{names or '  there are no runs on this environment'}")
 
 
@@ -112,7 +113,8 @@ def curves(folder, experiments, lines):
                 wanted = max(run.about["steps_wanted"] for run in runs)
                 most = max(int(run.updates["step"][-1]) for run in runs)
                 shown = f"{most:,}" + (f" of {wanted:,}" if most != wanted else "")
-                table.append([env_id, whole, shown, mean_and_spread(np.array([run.score for run in runs]))])
+                ended = np.array([run.score for run in runs if run.updates["step"][-1] == most])
+                table.append([env_id, whole, shown, mean_and_spread(ended)])
                 panels.setdefault(env_id, []).append((whole, runs))
     if not panels:
         raise SystemExit("\n".join([*lines, f"error: {folder} has no run that can be drawn"]))

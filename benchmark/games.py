@@ -33,7 +33,7 @@ def row_of(run, who):
     past = [(step, np.array(episodes["return"])[ends <= step][-100:]) for step in updates["step"]]
     reached = [int(step) for step, last in past if goal is not None and len(last) == 100 and last.mean() >= goal]
     with contextlib.redirect_stdout(None):
-        returns = enjoy.enjoy(enjoy.Args(run, episodes=100, greedy=True, seed=1000 * about["seed"]))  # as in sb3.py
+        returns = enjoy.enjoy(enjoy.Args(run, episodes=100, greedy=True, seed=1000 * about["seed"]))
     about |= {"mean": round(np.mean(returns), 2), "std": round(np.std(returns), 2)}
     return about | {"task": about["env_id"], "who": who, "threshold_step": min(reached, default=None)}
 

@@ -59,11 +59,13 @@ def expanded(line):
     script, names, options = parts(line)
     if not any("*" in name for name in names):
         return [line]
-    lines, unfit, (pattern,) = [], [], names
+    [pattern] = [name for name in names if "*" in name]
+    lines, unfit = [], []
     for name in (recipe.name for recipe in recipes() if fnmatch.fnmatch(recipe.name, pattern)):
+        chosen = [name if each == pattern else each for each in names]
         try:
-            with_recipes(script, [name])
-            lines.append(shlex.join([script, "+", name, *options]))
+            with_recipes(script, chosen)
+            lines.append(shlex.join([script, *(word for each in chosen for word in ("+", each)), *options]))
         except SystemExit:
             unfit.append(name)
     if unfit:
@@ -90,8 +92,8 @@ class Ours:
         about = {"env_id": self.args["env_id"], "script": self.script, "seed": seed, "ours": True}
         self.result = result_file(results or "", about | {"options": {key: self.args[key] for key in changed}})
         self.name = self.result.stem
-        self.steps = self.args["num_envs"] * self.args["num_steps"]  # of a rollout, and then of the run
-        self.steps *= self.args["total_timesteps"] // self.steps
+        batch_size = self.args["num_envs"] * self.args["num_steps"]
+        self.steps = self.args["total_timesteps"] // batch_size * batch_size
 
     def written(self, script, names):
         """Writes a script with recipes, such as build/ppo+core-9.py, and returns its path."""
@@ -135,8 +137,8 @@ class Ours:
     def command(self):
         """The command that starts the run or continues it."""
         run, options = self.run(), self.options
-        if run is not None and newest_step(run) > 0:  # a resume asks for an --env-id with a colon
-            options = ["--resume", os.path.relpath(run, self.folder), "--env-id", self.args["env_id"]]
+        if run is not None and newest_step(run) > 0:
+            options = [*options, "--resume", os.path.relpath(run, self.folder)]
         return [sys.executable, str(self.file), *options]
 
 
@@ -259,8 +261,9 @@ def main(lines, words=()):
         while alive := [process for _, process in running if process.poll() is None]:
             for process in alive:
                 process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):  # signals are ignored until a run starts
-                alive[0].wait(timeout=60)
+            for process in alive:  # until a run starts it ignores signals; later a second one would end it at once
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(timeout=120)
     return failed
 
 

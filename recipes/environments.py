@@ -35,7 +35,7 @@ class PendulumNoVelocity(NoVelocities, PendulumEnv):
 
 
 class ImageAndVector(gym.Env):
-    """An image shows one quarter, a vector one component: the action that is the sum of their numbers modulo 4 pays 1.
+    """The image has a white quarter, the vector a 1: the action that is the sum of their indices modulo 4 pays 1.
 
     An episode has 16 steps. Who looks at only one of the two earns what random actions do, 4 on average."""
 

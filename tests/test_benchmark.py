@@ -113,6 +113,7 @@ def test_a_sweep_knows_a_run_by_script_and_options(folder):
     for other in [*others, make("ppo.py --gamma 0.9"), make("ppo.py --anneal-clip"), make(seed=2)]:
         assert not other.done()
         assert ("--resume" in other.command()) == (other.args["seed"] == 2)
+    assert {"--resume", "--no-cuda"} < {*make("ppo.py --no-cuda", seed=2).command()}
     assert make("ppo.py --gamma 0.9").name == "CartPole-v1__ppo__1__gamma=0.9__total_timesteps=2048"
 
 
@@ -133,6 +134,7 @@ def test_a_line_with_recipes_makes_a_script(tmp_path, monkeypatch):
     """Named after them; a pattern stands for those that fit, and the result has the recipe."""
     lines = sweep.expanded("ppo.py + without/core-1* --gamma 0.9")
     assert "ppo.py + without/core-11 --gamma 0.9" in lines and sweep.expanded(lines[0]) == [lines[0]]
+    assert "ppo.py + with/muon + without/core-11" in sweep.expanded("ppo.py + with/muon + without/core-1*")
     run = sweep.Ours("ppo.py + without/core-11 + without/core-9 --total-timesteps 512", 1, tmp_path)
     assert run.file == tmp_path / "build/ppo+core-11+core-9.py" and run.script == "ppo+core-11+core-9"
     assert "[core 9]" not in run.file.read_text() and "[core 8]" in run.file.read_text()
@@ -293,7 +295,8 @@ def test_a_run_counts_up_to_its_checkpoint_and_gives_way_to_a_longer_one(folder,
 def test_what_a_resume_changed(folder, tmp_path):
     """Options make another experiment; what was given again as it was, or after the end, changes nothing."""
     run = shutil.copytree(stopped(folder), tmp_path / "runs/CartPole-v1__ppo__2__now")
-    for step, args in ((512, {}), (1024, {"gamma": 0.9}), (1280, {"gamma": 0.9}), (1536, {"gamma": 0.5})):
+    changes = {512: {"exp_name": "x"}, 1024: {"gamma": 0.9}, 1280: {"gamma": 0.9}, 1536: {"gamma": 0.5}}
+    for step, args in changes.items():
         shutil.copy(run / "ppo.py", run / f"ppo_{step:012}.py")
         with_about(run, f"run_{step:012}.json", args)
     about = collect.describe(run)

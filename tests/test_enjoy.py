@@ -236,6 +236,7 @@ def test_opponents(cartpole, tmp_path, capsys):
     weak = train(script, f"{options} 256 --learning-rate 0", tmp_path / "weak")
     assert play(strong, capsys, episodes=5, opponent="random")[1][-1].endswith("won 5, drawn 0, lost 0")
     assert play(weak, capsys, episodes=5, opponent=str(strong))[1][-1].endswith("won 0, drawn 0, lost 5")
+    assert play(strong, capsys, episodes=2, opponent="random", export=tmp_path / "agent.onnx")[1][-1].endswith("lost 0")
     assert "not for games of two" in error(cartpole, opponent="random")
 
 
@@ -287,6 +288,19 @@ def test_an_exported_policy_plays_without_the_script(script, options, tmp_path):
             np.testing.assert_allclose(outputs[name], tensor, atol=1e-5)
         obs, _, terminated, truncated, infos = envs.step(outputs["action"])
         dones = terminated | truncated
+
+
+def test_an_exported_network_takes_any_number_of_images(tmp_path):
+    """ppo_procgen.py divides them into parts on a CPU."""
+    images = gym.spaces.Box(0, 255, (3, 64, 64), np.uint8)
+    envs = gym.vector.SyncVectorEnv([lambda: gym.wrappers.TransformObservation(gym.make("CartPole-v1"), None, images)])
+    envs.reset = lambda: (images.sample()[None], {})
+    agent, options = PROCGEN.module.Agent(envs), PROCGEN.module.Args()
+    player = enjoy.Player(PROCGEN.module, options, {"parts": {"agent": agent.state_dict()}}, envs)
+    enjoy.export(player, tmp_path / "agent.onnx")
+    obs = np.random.default_rng(0).integers(0, 256, (65, 3, 64, 64), dtype=np.uint8)
+    [actions] = onnxruntime.InferenceSession(tmp_path / "agent.onnx").run(["action"], {"obs": obs})
+    assert actions.tolist() == agent(torch.from_numpy(obs))[0].logits.argmax(-1).tolist()
 
 
 def test_what_cannot_be_exported(tmp_path, monkeypatch):

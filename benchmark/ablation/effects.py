@@ -115,7 +115,7 @@ def main():
             seeds = f"{len(runs)} seeds" if len(runs) > 1 else "1 seed"
             said.setdefault(recipe.name, []).append(
                 f"{what}, {seeds}: final return {interval(final)}, mean of the curve {interval(whole)} "
-                f"({'95% intervals; ' if len(runs) > 1 else ''}that of {script} is {np.mean(finals):.1f}, "
+                f"({'95% intervals; ' if len(runs) > 1 else ''}{script} itself: {np.mean(finals):.1f}, "
                 f"{np.mean(areas):.1f})"
             )
         lines.append("")
