@@ -14,4 +14,7 @@ ppo_continuous_action.py + without/core-9 --env-id Pendulum-v1 --total-timesteps
 ppo.py + with/normalization --env-id LunarLander-v3 --total-timesteps 300000 --num-envs 16 --num-steps 256 --num-minibatches 32 --learning-rate 1e-3 --gamma 0.999 --gae-lambda 0.98 --bootstrap-truncated
 ppo_continuous_action.py --env-id LunarLanderContinuous-v3 --total-timesteps 300000 --num-envs 16 --num-steps 256 --num-minibatches 16 --learning-rate 1e-3 --gamma 0.999 --gae-lambda 0.98 --bootstrap-truncated
 ppo_continuous_action.py + with/wide + without/core-9 --env-id HalfCheetah-v5 --total-timesteps 1000000 --num-envs 8 --num-steps 256 --learning-rate 1e-4 --gamma 0.98 --gae-lambda 0.92 --clip-coef 0.1 --bootstrap-truncated --compile
+ppo_continuous_action.py + with/recompute-advantages + without/core-9 --env-id Hopper-v5 --total-timesteps 1000000 --num-envs 8 --num-steps 256 --bootstrap-truncated --compile
+ppo_continuous_action.py + with/recompute-advantages + without/core-9 --env-id Walker2d-v5 --total-timesteps 1000000 --num-envs 8 --num-steps 256 --bootstrap-truncated --compile
+ppo_continuous_action.py + with/wide + without/core-9 --env-id Ant-v5 --total-timesteps 1000000 --num-envs 8 --num-steps 256 --learning-rate 1e-4 --gamma 0.98 --gae-lambda 0.92 --clip-coef 0.1 --bootstrap-truncated --compile
 END
