@@ -161,7 +161,7 @@ def mode(policy):
 
 
 def export(player, path):
-    """Writes the greedy policy to an ONNX file; from the second step on, play() then compares each action with its."""
+    """Writes the greedy policy to an ONNX file; from the second step on, play() then checks its actions."""
     import onnxruntime
 
     obs, infos = player.envs.reset()

@@ -309,7 +309,7 @@ class Run:
         """Begins or continues a run; a resume's options default to the checkpoint's, except those of the machine."""
         state, self.folder = {"global_step": 0, "returns": [], "parts": None}, Path(args.resume or "")
         self.resumed = args.resume is not None and self.folder.is_dir()
-        self.lock = FileLock(self.folder / "lock").acquire(timeout=0) if self.resumed else None  # one process a folder
+        self.lock = FileLock(self.folder / "lock").acquire(timeout=0) if self.resumed else None  # only one trains in it
         if args.resume is not None:
             state = load_checkpoint(self.folder)
             if self.resumed and state["script"] != Path(__file__).name:

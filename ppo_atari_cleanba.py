@@ -69,7 +69,7 @@ class Args:
     # actors
     actor_threads: int = 1  # number of threads in each process that make rollouts [cleanba 1]
     actor_device: str | None = None  # cpu, or cuda:1 for the GPU after the learner's; by default the learner's device
-    concurrency: bool = True  # make the next rollout during an update, by the agent from before it
+    concurrency: bool = True  # make the next rollout during an update, with the parameters from before it
     network: Literal["nature", "impala"] = "nature"  # of Mnih et al. (2015), or Espeholt et al. (2018) [cleanba 8]
     # environment
     env_id: str = "Breakout-v5"  # a game of EnvPool, <Game>-v5
@@ -382,7 +382,7 @@ def train(args, run):
 
 
 def make_rollouts(args, envs, seed, device, generator, rank, ranks):
-    """[cleanba 1] Receives agents; yields the rollout of each: columns [M, num_envs, ...], episode ends, seconds."""
+    """[cleanba 1] Yields a rollout of each agent received: columns [M, num_envs, ...], episode ends, seconds waited."""
     backend = torch.get_device_module(device)
     stream, rollout_made = backend.Stream(device), None  # [cleanba 6]
     next_obs, _ = envs.reset(seed=seed)  # [cleanba 1]
@@ -432,7 +432,7 @@ def learn(args, run, device, agent, optimizer, gradient, submits, actor_device, 
         # [cleanba 6] a copy per actor: the learner changes its agent in place, and autocast caches an agent's weights
         snapshots = [copy.deepcopy(agent).to(actor_device) for _ in submits]
         torch.get_device_module(actor_device).synchronize(actor_device)
-        while len(pending) <= args.concurrency:  # [cleanba 4] two pending rollouts if they overlap
+        while len(pending) <= args.concurrency:  # [cleanba 4] with overlap, two rollouts are pending
             pending.append((update, [submit(each) for submit, each in zip(submits, snapshots, strict=True)]))
         started = time.perf_counter()  # [cleanba 9]
         version, futures = pending.pop(0)  # [cleanba 2]
@@ -558,7 +558,7 @@ class Run:
         """Begins or continues a run; a resume's options default to the checkpoint's, except those of the machine."""
         state, self.folder = {"global_step": 0, "returns": [], "parts": None}, Path(args.resume or "")
         self.resumed = args.resume is not None and self.folder.is_dir()
-        self.lock = FileLock(self.folder / "lock").acquire(timeout=0) if self.resumed else None  # one process a folder
+        self.lock = FileLock(self.folder / "lock").acquire(timeout=0) if self.resumed else None  # only one trains in it
         if args.resume is not None:
             state = load_checkpoint(self.folder)
             if self.resumed and state["script"] != Path(__file__).name:

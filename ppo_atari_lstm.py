@@ -189,7 +189,7 @@ def make_envs(args, folder):
     # [check] a minibatch holds whole environments
     if args.num_envs % args.num_minibatches:
         sys.exit("error: --num-minibatches must divide --num-envs, as a minibatch holds all steps of its environments")
-    if args.compile:  # [check] the episodes of each minibatch end at other steps, so the LSTM is called otherwise
+    if args.compile:  # [check] each minibatch calls the LSTM at other ends of episodes
         sys.exit("error: --compile would compile the LSTM anew for each minibatch")
     vector = gym.vector.AsyncVectorEnv if args.async_envs else gym.vector.SyncVectorEnv
     makers = [partial(make_env, args, index, folder) for index in range(args.num_envs)]
@@ -456,7 +456,7 @@ class Run:
         """Begins or continues a run; a resume's options default to the checkpoint's, except those of the machine."""
         state, self.folder = {"global_step": 0, "returns": [], "parts": None}, Path(args.resume or "")
         self.resumed = args.resume is not None and self.folder.is_dir()
-        self.lock = FileLock(self.folder / "lock").acquire(timeout=0) if self.resumed else None  # one process a folder
+        self.lock = FileLock(self.folder / "lock").acquire(timeout=0) if self.resumed else None  # only one trains in it
         if args.resume is not None:
             state = load_checkpoint(self.folder)
             if self.resumed and state["script"] != Path(__file__).name:

@@ -146,7 +146,7 @@ class Seats(gym.vector.VectorWrapper):
 
     def step(self, actions):
         obs, reward, terminated, truncated, infos = self.env.step(actions.reshape(-1, 2))
-        final_obs = [obs[0] if each is None else each for each in infos.get("final_obs", obs)]  # None: no end
+        final_obs = [obs[0] if each is None else each for each in infos.get("final_obs", obs)]  # None: goes on
         obs, infos["final_obs"] = (np.reshape(each, (len(actions), -1)) for each in (obs, final_obs))
         return obs, np.stack([reward, -reward], axis=-1).ravel(), terminated.repeat(2), truncated.repeat(2), infos
 
@@ -369,7 +369,7 @@ class Run:
         """Begins or continues a run; a resume's options default to the checkpoint's, except those of the machine."""
         state, self.folder = {"global_step": 0, "returns": [], "parts": None}, Path(args.resume or "")
         self.resumed = args.resume is not None and self.folder.is_dir()
-        self.lock = FileLock(self.folder / "lock").acquire(timeout=0) if self.resumed else None  # one process a folder
+        self.lock = FileLock(self.folder / "lock").acquire(timeout=0) if self.resumed else None  # only one trains in it
         if args.resume is not None:
             state = load_checkpoint(self.folder)
             if self.resumed and state["script"] != Path(__file__).name:
