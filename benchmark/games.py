@@ -4,7 +4,7 @@
 
 Without runs it reads rows from its input, as sb3.py prints them. A row replaces that of the same task, seed and `who`.
 The threshold_step is that of the first update after which the last 100 episodes of training reached the task's
-reward_threshold. cpu_minutes stays empty for runs, which do not log it.
+reward_threshold. The minutes are those of training, measured by the clock; sb3.py counts processor time.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ import enjoy  # noqa: E402
 from benchmark import collect, report, sweep  # noqa: E402
 
 PACKAGES = "stable-baselines3", "torch", "gymnasium", "numpy"
-COLUMNS = "task who seed steps mean std cpu_minutes threshold_step machine versions commit recipe command".split()
+COLUMNS = "task who seed steps mean std minutes threshold_step machine versions commit recipe command".split()
 
 
 def row_of(run, who):
@@ -35,6 +35,7 @@ def row_of(run, who):
     with contextlib.redirect_stdout(None):
         returns = enjoy.enjoy(enjoy.Args(run, episodes=100, greedy=True, seed=1000 * about["seed"]))
     about |= {"mean": round(np.mean(returns), 2), "std": round(np.std(returns), 2)}
+    about["minutes"] = round(updates["seconds"][-1] / 60, 2)
     return about | {"task": about["env_id"], "who": who, "threshold_step": min(reached, default=None)}
 
 

@@ -326,15 +326,19 @@ def tuned_table(results, tasks=()):
     """The lines of a table in Markdown of results/tuned/games.csv, of all tasks by default."""
     with open(Path(results, "tuned", "games.csv")) as file:
         rows = list(csv.DictReader(file))
-    lines = ["| environment | script | steps | ours | SB3 | zoo | solved at |", "|---|---|---|---|---|---|---|"]
+    lines = ["| environment | script | steps, minutes | ours | SB3 | zoo | solved |", "|---|---|---|---|---|---|---|"]
     for task in tasks or dict.fromkeys(row["task"] for row in rows):
         sides = [[row for row in rows if (row["task"], row["who"]) == (task, who)] for who in ("ours", SB3)]
         script = re.search(r"[^\s+]+(?=\S*\.py)", sides[0][0]["command"])[0]
         recipe = re.sub(r"recipes/(\w+)/(\S+)\.diff", r"\1 \2", sides[0][0]["recipe"]).replace(" + ", ", ")
         goal = gym.spec(task).reward_threshold
-        cells = [task, f"`{script}.py` {recipe}".strip(), short(int(sides[0][0]["steps"]))]
+        steps, minutes = short(int(sides[0][0]["steps"])), np.median([float(row["minutes"]) for row in sides[0]])
+        cells = [task, f"`{script}.py` {recipe}".strip(), f"{steps}, {minutes:.1f}"]
         cells += [mean_and_interval([float(row["mean"]) for row in side]) for side in sides]
-        lines.append(f"| {' | '.join([*cells, ZOO[task], '' if goal is None else f'{goal:g}'])} |")
+        reached = [float(row["threshold_step"] or "inf") for row in sides[0]]
+        half = np.median(reached)
+        cells += [ZOO[task], "" if goal is None else f"{goal:g}" + (f" ({short(half)})" if half < np.inf else "")]
+        lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 

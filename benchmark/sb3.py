@@ -80,7 +80,7 @@ start = time.process_time()
 model.learn(args.steps, callback=threshold)
 row = {
     "steps": model.num_timesteps,
-    "cpu_minutes": round((time.process_time() - start) / 60, 2),
+    "minutes": round((time.process_time() - start) / 60, 2),
     "threshold_step": threshold.step,
 }
 returns, _ = evaluate_policy(model, games, n_eval_episodes=100, deterministic=True, return_episode_rewards=True)

@@ -335,14 +335,16 @@ def test_tables_and_pictures_are_those_of_the_results(tmp_path):
 
 
 def test_tuned_tasks_have_their_intervals(tmp_path):
-    """Of the same task one line, with Student's interval of each side's seeds."""
+    """Of the same task one line, with Student's interval of each side's seeds; solved when half of our runs are."""
     row = "CartPole-v1,ours,99840,{},recipes/with/x.diff + recipes/without/y.diff,python ppo+x+y.py"
-    rows = ["task,who,steps,mean,recipe,command", *(row.format(mean) for mean in (480, 500))]
+    head, other = "task,who,steps,mean,minutes,threshold_step,recipe,command", "CartPole-v1,Stable-Baselines3,9,470"
     (tmp_path / "tuned").mkdir()
-    (tmp_path / "tuned/games.csv").write_text("\n".join([*rows, "CartPole-v1,Stable-Baselines3,99840,470,,", ""]))
-    [*_, last] = report.tuned_table(tmp_path, ["CartPole-v1"])
-    cells = ["CartPole-v1", "`ppo.py` with x, without y", "100k", "490 [363, 617] (2)", "470 (1)", "500 (100k)", "475"]
-    assert last == f"| {' | '.join(cells)} |"
+    for second, solved in ("70000", "475 (60k)"), ("", "475"):
+        rows = head, row.format("480,0.5,50000"), row.format(f"500,0.7,{second}"), other, ""
+        (tmp_path / "tuned/games.csv").write_text("\n".join(rows))
+        [*_, last] = report.tuned_table(tmp_path, ["CartPole-v1"])
+        cells = ["CartPole-v1", "`ppo.py` with x, without y", "100k, 0.6", "490 [363, 617] (2)", "470 (1)"]
+        assert last == f"| {' | '.join([*cells, '500 (100k)', solved])} |"
 
 
 def test_games_after_training_replace_a_row(run, tmp_path, monkeypatch):
@@ -350,7 +352,8 @@ def test_games_after_training_replace_a_row(run, tmp_path, monkeypatch):
     monkeypatch.setattr(games.gym, "spec", lambda _: SimpleNamespace(reward_threshold=0.0))
     monkeypatch.setattr(games.enjoy, "enjoy", lambda args: [args.seed, 1002.0] if args.greedy else None)
     returns = np.array([-1.0] * 60 + [0.5] * 100)
-    log = {"step": np.arange(1, 161) * 12, "return": returns}, {"step": np.array([1024, 1440, 1536, 2048])}
+    updates = {"step": np.array([1024, 1440, 1536, 2048]), "seconds": [1, 2, 3, 90]}
+    log = {"step": np.arange(1, 161) * 12, "return": returns}, updates
     about = collect.gathered(run)[0]
     monkeypatch.setattr(collect, "gathered", lambda _: (about, *log))
     rows = [f"CartPole-v1,ours,{seed},499" for seed in (1, 10)]
@@ -358,7 +361,8 @@ def test_games_after_training_replace_a_row(run, tmp_path, monkeypatch):
     for who in ("ours", "b"):
         games.main((run,), who, tmp_path / "games.csv")
     first, second, third = csv.DictReader((tmp_path / "games.csv").open())
-    assert [first[name] for name in ("who", "seed", "mean", "threshold_step")] == ["ours", "1", "1001.0", "1536"]
+    found = [first[name] for name in ("who", "seed", "mean", "minutes", "threshold_step")]
+    assert found == ["ours", "1", "1001.0", "1.5", "1536"]
     assert second["mean"] == "499" and third == first | {"who": "b"}
     assert first["command"] == about["command"] and f"torch=={about['versions']['torch']}" in first["versions"]
 
