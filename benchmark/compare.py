@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmark.collect import attempt, describe, read, typed  # noqa: E402
 from benchmark.curves import WINDOW, together  # noqa: E402
-from benchmark.report import Run, compare, mean_and_spread, p_value  # noqa: E402
+from benchmark.report import Experiment, Run, compare, mean_and_spread, p_value  # noqa: E402
 
 
 def names_of(about):
@@ -35,7 +35,7 @@ def found_in(folder):
     """(experiments, lines): a folder's runs as {environment: {whole name: [(run, about), ...]}}, and a line for each
     broken run."""
     experiments, broken = {}, []
-    for run in sorted(path for path in folder.iterdir() if path.is_dir()):
+    for run in sorted(path.parent for path in folder.glob("*/run.json")):
         about, why = attempt(describe, run)
         if about:
             experiments.setdefault(about["env_id"], {}).setdefault(names_of(about)[-1], []).append((run, about))
@@ -63,7 +63,8 @@ def read_all(runs):
         if why:
             lines.append(why)
             continue
-        one = Run(about, *({name: np.array(column) for name, column in table.items()} for table in tables))
+        tables = [{name: np.array(column) for name, column in table.items()} for table in tables]
+        one = Run(about | {"steps": int(tables[1]["step"][-1])}, *tables)
         other = by_seed.get(about["seed"], one)
         kept, dropped = (one, other) if one.updates["step"][-1] >= other.updates["step"][-1] else (other, one)
         by_seed[about["seed"]] = kept
@@ -109,13 +110,10 @@ def curves(folder, experiments, lines):
         for whole, runs in named.items():
             by_seed, more = read_all(runs)
             lines += more
-            if runs := list(by_seed.values()):
-                wanted = max(run.about["steps_wanted"] for run in runs)
-                most = max(int(run.updates["step"][-1]) for run in runs)
-                shown = f"{most:,}" + (f" of {wanted:,}" if most != wanted else "")
-                ended = np.array([run.score for run in runs if run.updates["step"][-1] == most])
-                table.append([env_id, whole, shown, mean_and_spread(ended)])
-                panels.setdefault(env_id, []).append((whole, runs))
+            if by_seed:
+                one = Experiment(whole, env_id, {}, list(by_seed.values()), [])
+                table.append([env_id, whole, one.steps, mean_and_spread(one.done)])
+                panels.setdefault(env_id, []).append((whole, one.ours))
     if not panels:
         raise SystemExit("\n".join([*lines, f"error: {folder} has no run that can be drawn"]))
     show(table)

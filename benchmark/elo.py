@@ -26,7 +26,7 @@ import enjoy  # noqa: E402
 class Args:
     run: tyro.conf.Positional[Path]  # folder of a run of ppo_selfplay.py, or of an edited copy
     games: int = 64  # games of each pair, half of them in either seat; the random player always has seat 1
-    env_id: str | None = None  # a game other than that of the training, such as SlimeVolley-v0: whole matches
+    env_id: str | None = None  # a game other than that of the training, such as SlimeVolleyMatch-v0: whole matches
     players: int = 8  # number of checkpoints, evenly spaced, with the last
     seed: int = 1  # seed of the games and the samples
 
@@ -46,7 +46,7 @@ def ratings(wins):
 
 def win_rate(script, agent, other, args, games):
     """The share of `games` games that the agent wins from seat 0, draws as halves. `other` None plays at random."""
-    envs = script.make_envs(dataclasses.replace(args, num_envs=2 * games, capture_video=False), None)
+    envs = script.make_envs(dataclasses.replace(args, num_envs=2 * games, async_envs=False, capture_video=False), None)
     (obs, _), scores, playing = envs.reset(seed=args.seed), 0, np.True_
     with torch.no_grad(), contextlib.closing(envs):
         while playing.any():  # until each has ended once: counting all ends would favour short games

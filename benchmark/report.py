@@ -6,7 +6,6 @@ Each script and each --exp-name is an experiment of its own. Runs that are in no
 the rest on a page of the site.
 """
 
-import argparse
 import csv
 import json
 import lzma
@@ -239,11 +238,6 @@ def scores(runs):
     return np.array([run.score for run in runs])
 
 
-def compared(experiment):
-    """The Difference of an experiment to ppo2, or None without runs of ppo2."""
-    return compare(scores(experiment.done), scores(experiment.ppo2)) if experiment.ppo2 else None
-
-
 def all_together(experiments):
     """(interquartile mean, its 95% interval, number of environments) of our normalized scores; or None.
 
@@ -301,7 +295,7 @@ def mean_and_spread(runs):
 def score_rows(experiments):
     """[environment, experiment, steps, ours, ppo2, difference, p] of each experiment, as text."""
     for one in experiments:
-        found = compared(one)
+        found = compare(scores(one.done), scores(one.ppo2)) if one.ppo2 else None
         tested = (found.text(one.done[0].score), p_value(found.p)) if found else ("", "")
         yield [one.env_id, one.name, one.steps, mean_and_spread(one.done), one.reference, *tested]
 
@@ -361,15 +355,10 @@ def sides_of(experiment):
     return [(side, COLORS[side], getattr(experiment, side)) for side in ("ppo2", "ours")]
 
 
-def chosen(experiments, script, env_id):
-    """The experiment of a script on an environment that came furthest, with no options but those of SAME_IDEA."""
-    same = [one for one in experiments if (one.script, one.env_id) == (script, env_id)]
-    return max((one for one in same if one.options.keys() <= SAME_IDEA), key=lambda one: one.most, default=None)
-
-
 def picture(experiments, path):
     """Draws the README's picture: returns of one experiment of each kind of task, and ppo2's."""
-    panels = [found for pictured in PICTURED if (found := chosen(experiments, *pictured))]
+    same = {(one.script, one.env_id): one for one in reversed(experiments) if one.options.keys() <= SAME_IDEA}
+    panels = [same[pair] for pair in PICTURED if pair in same]  # the first of a pair came furthest
 
     def draw(figure):
         for i, one in enumerate(panels):
@@ -445,9 +434,7 @@ def run_rows(found):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--results", type=Path, default=ROOT / "benchmark" / "results")
-    results = parser.parse_args().results
+    results = ROOT / "benchmark" / "results"
     found = load(results)
     if not found:
         raise SystemExit("error: there are no results; collect.py makes some of runs")

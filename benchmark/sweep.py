@@ -209,15 +209,18 @@ def start(run, folder):
 
 
 def finish(run, status, about):
-    """Prints how a run ended, writes sweep.json into its folder, and collects it; returns whether that failed."""
+    """Prints how a run ended, writes sweep.json into its folder, and collects it; returns whether it failed."""
     print(f"{'failed' if status else 'finished'}: logs/{run.name}.log", flush=True)
     if folder := run.run():
         (folder / "sweep.json").write_text(json.dumps({"machine": about} | run.about, indent=2))
-    if run.results and not status:
-        said, why = attempt(collect, folder, run.results)
-        print(said or f"broken, {why}", flush=True)
-        return said is None
-    return status != 0
+    return status != 0 or (run.results is not None and not collected(run))
+
+
+def collected(run):
+    """Collects a finished run, and returns whether that worked."""
+    said, why = attempt(collect, run.run(), run.results)
+    print(said or f"broken, {why}", flush=True)
+    return said is not None
 
 
 def main(lines, words=()):
@@ -253,6 +256,8 @@ def main(lines, words=()):
                 run = make(line, seed, folder, variables("TOTAL_TIMESTEPS"), results)
                 process = start(run, folder)
                 print(f"{process if isinstance(process, str) else 'started'}: {run.name}", flush=True)
+                if process == "done" and isinstance(run, Ours) and run.results and not run.result.exists():
+                    failed += not collected(run)
                 if not isinstance(process, str):
                     running.append((run, process))
             else:

@@ -79,21 +79,13 @@ def claims():
     return {row[2]: " ".join(row[3].split()) for row in DETAIL.finditer(text)} | dict(KIND_ROW.findall(text))
 
 
-class Reason(NamedTuple):
-    """Why a detail is there, how ours compares with ppo2 and the usual ports, and what studies found, or ""."""
-
-    why: str
-    compared: str
-    studies: str
-
-
 def reasons():
-    """{mark: Reason}, from docs/details.md."""
+    """{mark: {"why": ..., "compared": ..., "studies": ... or ""}}, from docs/details.md."""
     found = {}
     for row in DETAIL.finditer(DETAILS.read_text()):
         said, _, studies = " ".join(row[4].split()).partition(" *Studies*: ")
         why, _, compared = said.partition(" *Compared*: ")
-        found[row[2]] = Reason(why, compared or "the same", studies.removesuffix("."))
+        found[row[2]] = {"why": why, "compared": compared or "the same", "studies": studies.removesuffix(".")}
     return found
 
 

@@ -108,7 +108,7 @@ def details():
     reasons = diffs.reasons()
     found = {mark: {"mark": mark, "claim": inline(claim)} for mark, claim in diffs.claims().items()}
     for row in diffs.DETAIL.finditer(DETAILS.read_text()):
-        said = {name: inline(text) for name, text in reasons[row[2]]._asdict().items()}
+        said = {name: inline(text) for name, text in reasons[row[2]].items()}
         found[row[2]] |= said | {"ppo2": inline(row[7] or "nowhere"), "without": []}
     for recipe in recipes():
         mark = re.match(r"without/(\w+)-(\d+)", recipe.name)

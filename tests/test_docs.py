@@ -26,7 +26,7 @@ def test_every_detail_has_its_entry():
     assert ROWS.keys() >= set().union(*(script.marks for script in TEXTS))
     assert all(row[1].startswith(f'<a id="{pages.slug(mark)}">') and row[5] != "not yet" for mark, row in ROWS.items())
     assert not re.search(r"\*\w+\*:", str(diffs.reasons()))
-    assert all(reason.why.endswith(".") and reason.compared for reason in diffs.reasons().values())
+    assert all(reason["why"].endswith(".") and reason["compared"] for reason in diffs.reasons().values())
     assert [mark for mark in diffs.claims() if " " not in mark] == list(diffs.KINDS)
 
 

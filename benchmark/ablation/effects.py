@@ -64,7 +64,7 @@ def studies():
     reasons, found = diffs.reasons(), {}
     for recipe in recipes():
         detail = re.match(r"without/(\w+)-(\d+)", recipe.name)
-        found[recipe.name] = reasons[" ".join(detail.groups())].studies if detail else recipe.header["source"]
+        found[recipe.name] = reasons[" ".join(detail.groups())]["studies"] if detail else recipe.header["source"]
     return found
 
 
