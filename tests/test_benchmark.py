@@ -443,7 +443,8 @@ def test_the_effects_are_those_of_the_results():
             shown = f"| {len(runs)} | {effects.interval(final)} | {effects.interval(whole)} | "
             [row] = [line for line in text.splitlines() if f"[{recipe.name}](" in line and shown in line]
             assert row.endswith(f"| {found[recipe.name]} |") and len(re.split(r"(?<!\\)\|", row)) == 8
-            assert f"final return {effects.interval(final)}" in recipe.header["measured effect"]
+            if recipe is not effects.TRUNCATED:
+                assert f"final return {effects.interval(final)}" in recipe.header["measured effect"]
     assert found["without/core-4"] == "E: helps; A: helps a little, in 4 of 5 tasks"
 
 

@@ -21,7 +21,17 @@ from benchmark.collect import typed  # noqa: E402
 from benchmark.curves import COLORS, GRAY, WINDOW, drawing  # noqa: E402
 from benchmark.report import compare, load  # noqa: E402
 from docs import diffs  # noqa: E402
-from recipes.__main__ import escape, recipes, write  # noqa: E402
+from recipes.__main__ import Recipe, escape, recipes, write  # noqa: E402
+
+# An option whose absence has a row of its own
+TRUNCATED = Recipe(
+    Path("without/--bootstrap-truncated"),
+    {
+        "what": "a time limit counts as an end, as in `ppo2`",
+        "source": 'Pardo et al. (2018), "Time Limits in Reinforcement Learning"',
+    },
+    "",
+)
 
 
 def area(run):
@@ -36,12 +46,16 @@ def effects():
     tables, known, found = {}, {recipe.file.stem: recipe for recipe in recipes()}, load(RESULTS)
     for (side, script, env_id, options, steps), runs in found.items():
         parent, _, name = script.partition("+")
-        if name in known:
+        recipe, truncated = known.get(name), json.loads(options) | {"bootstrap_truncated": True}
+        options_with = json.dumps(dict(sorted(truncated.items())))
+        if options_with != options and (side, script, env_id, options_with, steps) in found:
+            recipe, options = TRUNCATED, options_with
+        if recipe:
             words = [typed(option) for option in json.loads(options).items() if option[0] != "total_timesteps"]
             base = found[side, parent, env_id, options, steps]
             finals = compare(*([run.score for run in group] for group in (runs, base)))
             areas = compare(*([area(run) for run in group] for group in (runs, base)))
-            row = known[name], base, runs, finals, areas
+            row = recipe, base, runs, finals, areas
             tables.setdefault(f"{' '.join([env_id, *words])}, {steps:,} steps", []).append(row)
     for rows in tables.values():
         rows.sort(key=lambda row: row[3].mean)
@@ -62,7 +76,7 @@ def spread(scores):
 def studies():
     """{recipe: what studies found about its detail, or where its idea is from}; of docs/details.md, or the header."""
     reasons, found = diffs.reasons(), {}
-    for recipe in recipes():
+    for recipe in [*recipes(), TRUNCATED]:
         detail = re.match(r"without/(\w+)-(\d+)", recipe.name)
         found[recipe.name] = reasons[" ".join(detail.groups())]["studies"] if detail else recipe.header["source"]
     return found
@@ -109,7 +123,8 @@ def main():
             "|---|---|---|---|---|---|",
         ]  # fmt: skip
         for recipe, _, runs, final, whole in rows:
-            link = f"[{recipe.name}](../../recipes/{recipe.name}.diff)"
+            file = f"recipes/{recipe.name}.diff" if recipe.diff else "docs/details.md#core-5"
+            link = f"[{recipe.name}](../../{file})"
             cells = link, recipe.header["what"], str(len(runs)), interval(final), interval(whole), found[recipe.name]
             lines.append(f"| {' | '.join(escape(cell) for cell in cells)} |")
             seeds = f"{len(runs)} seeds" if len(runs) > 1 else "1 seed"
