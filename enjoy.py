@@ -164,7 +164,7 @@ def export(player, path):
     """Writes the greedy policy to an ONNX file; from the second step on, play() then checks its actions."""
     import onnxruntime
 
-    obs, infos = player.envs.reset()
+    obs, infos = player.envs.reset(seed=1)  # else Atari games in play() would begin at random
     inputs = player.inputs(obs, np.ones(len(obs), dtype=bool), infos)
     batch_axis = {name: int(name in player.state) for name in inputs}
     inputs = {name: torch.cat([tensor, tensor], batch_axis[name]) for name, tensor in inputs.items()}

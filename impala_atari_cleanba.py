@@ -101,7 +101,7 @@ class EnvPool(gym.vector.VectorEnv):
         machado = {"repeat_action_probability": 0.25, "full_action_space": True, "episodic_life": False}
         options = machado if args.machado else {"episodic_life": True}
         self.make = partial(envpool.make_gymnasium, args.env_id, num_envs=args.num_envs, stack_num=1, **options)
-        self.pool = self.make(seed=args.seed)
+        self.pool = self.make(seed=args.seed % 2**31)
         self.num_envs, self.single_action_space = args.num_envs, self.pool.action_space
         self.single_observation_space = gym.spaces.Box(0, 255, (84, 84, args.frame_stack), np.uint8)
 
@@ -328,7 +328,7 @@ def train(args, run):
         ctypes.pythonapi.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = args.tf32
-    # [cleanba 1] each thread has an equal part of the environments
+    # [cleanba 1] each thread has an equal part of the environments: from here on N is its number
     rank, ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     if args.actor_threads < 1 or args.num_envs % (ranks * args.actor_threads):
         sys.exit(f"error: --num-envs {args.num_envs} is not a multiple of {ranks} ranks x {args.actor_threads} threads")
@@ -422,7 +422,7 @@ def learn(args, run, device, agent, optimizer, gradient, submits, actor_device, 
         version, futures = pending.pop(0)  # [cleanba 2]
         batches, ends, waits = zip(*(future.result() for future in futures), strict=True)
         waited = time.perf_counter() - started  # [cleanba 9]
-        # [cleanba 3] the threads' columns side by side, each [M, N, ...]
+        # [cleanba 3] the threads' columns side by side, each [M, N * threads, ...]
         batch = {name: torch.cat([each[name].to(device) for each in batches], dim=1) for name in batches[0]}
         for step in zip(*ends, strict=True):
             ended, scores, lengths = (np.concatenate(column) for column in zip(*step, strict=True))
@@ -546,7 +546,8 @@ class Run:
             self.folder = Path(args.runs_folder, name.replace("/", "-").replace(":", "-"))
         self.args, self.signals, self.stopping, self.batch_size = args, signals, 0, args.num_envs * args.num_steps
         self.global_step, self.returns, self.saved = state["global_step"], state["returns"], state["parts"]
-        self.updates_done, self.num_updates = (x // self.batch_size for x in (self.global_step, args.total_timesteps))
+        self.updates_done = self.global_step // self.batch_size  # rounds down if the batch size was changed
+        self.num_updates = self.updates_done + (args.total_timesteps - self.global_step) // self.batch_size
 
     def start(self, device, **parts):
         """Opens the log and restores the parts, which have load_state_dict() and a state_dict() that returns a dict."""

@@ -94,7 +94,7 @@ class EnvPool(gym.vector.VectorEnv):
         machado = {"repeat_action_probability": 0.25, "full_action_space": True, "episodic_life": False}
         options = machado if args.machado else {"episodic_life": True}
         self.make = partial(envpool.make_gymnasium, args.env_id, num_envs=args.num_envs, stack_num=1, **options)
-        self.pool = self.make(seed=args.seed)
+        self.pool = self.make(seed=args.seed % 2**31)
         self.num_envs, self.single_action_space = args.num_envs, self.pool.action_space
         self.single_observation_space = gym.spaces.Box(0, 255, (84, 84, args.frame_stack), np.uint8)
 
@@ -390,7 +390,8 @@ class Run:
             self.folder = Path(args.runs_folder, name.replace("/", "-").replace(":", "-"))
         self.args, self.signals, self.stopping, self.batch_size = args, signals, 0, args.num_envs * args.num_steps
         self.global_step, self.returns, self.saved = state["global_step"], state["returns"], state["parts"]
-        self.updates_done, self.num_updates = (x // self.batch_size for x in (self.global_step, args.total_timesteps))
+        self.updates_done = self.global_step // self.batch_size  # rounds down if the batch size was changed
+        self.num_updates = self.updates_done + (args.total_timesteps - self.global_step) // self.batch_size
 
     def start(self, device, **parts):
         """Opens the log and restores the parts, which have load_state_dict() and a state_dict() that returns a dict."""

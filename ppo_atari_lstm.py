@@ -98,6 +98,8 @@ class NoopReset(gym.Wrapper):
 class MaxAndSkip(gym.Wrapper):
     """[atari 2] Repeats an action for 4 frames, sums the rewards, and takes the maximum of the last two frames."""
 
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 15}  # of 60 frames; ALE says 30
+
     def __init__(self, env):
         super().__init__(env)
         self.screen = env.unwrapped.ale.getScreenRGB  # [speed] called only for the frames that are used
@@ -172,7 +174,7 @@ def make_env(args, index, folder):
     video = {"render_mode": "rgb_array"} if args.capture_video and index == 0 else {}
     env = gym.make(args.env_id, obs_type="ram", **video)  # [speed] MaxAndSkip reads the screen when it is needed
     if video:
-        env = gym.wrappers.RecordVideo(env, folder / time.strftime("videos-%Y%m%d-%H%M%S"))
+        env = gym.wrappers.RecordVideo(env, folder / time.strftime("videos-%Y%m%d-%H%M%S"), fps=60)  # [library]
     env = EpisodicLife(gym.wrappers.RecordEpisodeStatistics(MaxAndSkip(NoopReset(env))))
     if "FIRE" in env.unwrapped.get_action_meanings():
         env = FireReset(env)
@@ -472,7 +474,8 @@ class Run:
             self.folder = Path(args.runs_folder, name.replace("/", "-").replace(":", "-"))
         self.args, self.signals, self.stopping, self.batch_size = args, signals, 0, args.num_envs * args.num_steps
         self.global_step, self.returns, self.saved = state["global_step"], state["returns"], state["parts"]
-        self.updates_done, self.num_updates = (x // self.batch_size for x in (self.global_step, args.total_timesteps))
+        self.updates_done = self.global_step // self.batch_size  # rounds down if the batch size was changed
+        self.num_updates = self.updates_done + (args.total_timesteps - self.global_step) // self.batch_size
 
     def start(self, device, **parts):
         """Opens the log and restores the parts, which have load_state_dict() and a state_dict() that returns a dict."""

@@ -391,7 +391,8 @@ class Run:
             self.folder = Path(args.runs_folder, name.replace("/", "-").replace(":", "-"))
         self.args, self.signals, self.stopping, self.batch_size = args, signals, 0, args.num_envs * args.num_steps
         self.global_step, self.returns, self.saved = state["global_step"], state["returns"], state["parts"]
-        self.updates_done, self.num_updates = (x // self.batch_size for x in (self.global_step, args.total_timesteps))
+        self.updates_done = self.global_step // self.batch_size  # rounds down if the batch size was changed
+        self.num_updates = self.updates_done + (args.total_timesteps - self.global_step) // self.batch_size
 
     def start(self, device, **parts):
         """Opens the log and restores the parts, which have load_state_dict() and a state_dict() that returns a dict."""

@@ -294,7 +294,7 @@ def test_an_exported_network_takes_any_number_of_images(tmp_path):
     """ppo_procgen.py divides them into parts on a CPU."""
     images = gym.spaces.Box(0, 255, (3, 64, 64), np.uint8)
     envs = gym.vector.SyncVectorEnv([lambda: gym.wrappers.TransformObservation(gym.make("CartPole-v1"), None, images)])
-    envs.reset = lambda: (images.sample()[None], {})
+    envs.reset = lambda seed: (images.sample()[None], {})
     agent, options = PROCGEN.module.Agent(envs), PROCGEN.module.Args()
     player = enjoy.Player(PROCGEN.module, options, {"parts": {"agent": agent.state_dict()}}, envs)
     enjoy.export(player, tmp_path / "agent.onnx")

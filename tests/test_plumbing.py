@@ -231,7 +231,7 @@ def test_another_number_of_environments(tmp_path):
     """The run ends with the last whole rollout; the speed counts the steps of this process alone."""
     run, shown = train(CLOCK.replace("384", "128"), tmp_path), ppo.tqdm.format_dict.fget
     with patched((ppo.tqdm, "format_dict", property(lambda bar: shown(bar) | {"elapsed": 10.0}))):
-        train(f"--resume {run} --num-envs 5 --total-timesteps 384", tmp_path)  # three rollouts of 80 steps
+        train(f"--resume {run} --num-envs 5 --total-timesteps 400", tmp_path)  # three rollouts of 80 steps fit
     assert steps_of(run) == [32, 64, 96, 128, 208, 288, 368] and checkpoint(run)["global_step"] == 368
     assert scalars(run)["charts/SPS"][-3:] == [(208, 8), (288, 16), (368, 24)]
 
