@@ -348,7 +348,7 @@ def test_the_divergence_of_the_penalty(made):
     def agent(obs):
         return policy, zeros
 
-    agent.penalty = torch.tensor(3.0)
+    agent.kl_coef = torch.tensor(3.0)
     stats = module.ppo_loss(agent, minibatch, 0.2, module.Args())[1]
     expected = (old * np.log(old / new)).sum(1).mean()
     assert stats["kl"].item() == pytest.approx(expected) and stats["policy_loss"].item() == pytest.approx(3 * expected)
@@ -357,12 +357,12 @@ def test_the_divergence_of_the_penalty(made):
 def test_the_auxiliary_phase(made):
     """Ten steps of it are those of SGD on squared errors and on the divergence of the old policy from the new."""
     module = made("ppg").module
-    agent, args = module.Agent(spaces(VECTOR, gym.spaces.Discrete(3))), module.Args(phase_epochs=10)
+    agent, args = module.Agent(spaces(VECTOR, gym.spaces.Discrete(3))), module.Args(phase_epochs=10, learning_rate=0.1)
     torch.nn.init.orthogonal_(agent.policy.weight, 5)  # so that the two directions of the divergence differ
     other, obs, returns = copy.deepcopy(agent), torch.randn(64, 4), 3 * torch.randn(64)
     phase = module.Phase(agent, args)
     phase.kept, phase.optimizer = {"obs": [obs], "returns": [returns]}, torch.optim.SGD(agent.parameters(), 0.1)
-    phase.run(agent, args)
+    phase.train(agent, args)
     optimizer, old = torch.optim.SGD(other.parameters(), 0.1), other(obs)[0].logits.detach()
     for _ in range(10):
         policy, values = other(obs)
@@ -374,6 +374,7 @@ def test_the_auxiliary_phase(made):
         optimizer.step()
     for one, two in zip(agent.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(one, two, rtol=0, atol=2e-6)
+        assert one.grad is None  # it would be added to that of the next update
 
 
 def test_symlog(made):

@@ -252,7 +252,7 @@ def test_density_of_squashed_actions(recipe, made):
 def test_the_penalty_can_rise_again(recipe, made, tmp_path):
     """Halved in each of 12 updates, its weight stops above 0."""
     run = train(made, "--no-cuda --total-timesteps 768 --num-envs 2 --num-steps 32 --kl-aim 1", tmp_path / "run")
-    assert checkpoint(run)["parts"]["agent"]["penalty"].item() == pytest.approx(1e-3)
+    assert checkpoint(run)["parts"]["agent"]["kl_coef"].item() == pytest.approx(1e-3)
 
 
 @of_recipes("evaluation", "evaluation-normalized")
