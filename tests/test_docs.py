@@ -39,7 +39,9 @@ def test_the_docs_are_up_to_date():
 def test_links_to_ppo2():
     """Lead to the lines that the text names."""
     texts = " ".join(row[7] or "" for row in ROWS.values())
-    for file, first, last, url in re.findall(r"\[(\w+\.py):(\d+)(?:-(\d+))?\]\(([^)]*)\)", texts):
+    links = re.findall(r"\[(\w+\.py):(\d+)(?:-(\d+))?\]\(([^)]*)\)", texts)
+    assert len(links) == texts.count("](") > 30
+    for file, first, last, url in links:
         lines = f"L{first}" + (f"-L{last}" if last else "")
         assert re.fullmatch(rf"https://github.com/openai/baselines/blob/ea25b9e/baselines/[\w/]+/{file}#{lines}", url)
 

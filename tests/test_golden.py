@@ -35,12 +35,6 @@ def close(ours, theirs, tolerance):
 # One batch, at weights where many ratios and values are clipped
 
 
-@pytest.fixture(scope="module", params=CONFIGS)
-def recorded(request):
-    """(config, data): a network and ppo2's recording of it."""
-    return CONFIGS[request.param], load(f"b_{request.param}")
-
-
 def recorded_batch(config, data):
     """ppo2's recorded batch, in ppo2's rows."""
     names = {"actions": "actions", "logprobs": "old_neglogpacs", "values": "old_values", "returns": "returns"}
@@ -61,10 +55,10 @@ def forward(p, batch):
     return policy, values, lambda name: by_steps(p.data[name], int(p.data["nenv"])).numpy()
 
 
-@pytest.fixture
-def problem(recorded, device):
+@pytest.fixture(params=CONFIGS)
+def problem(request, device):
     """The arguments of a gradient step at the recorded weights, on the device, and the recorded data."""
-    config, data = recorded
+    config, data = CONFIGS[request.param], load(f"b_{request.param}")
     agent = config.agent()
     config.load(agent, theta0(data))
     agent.to(device)
@@ -301,7 +295,7 @@ def stub(script, monkeypatch, orders=None):
 
 
 @pytest.mark.parametrize(
-    "script, case", [(ppo, "classic_500k"), (ppo_shared, "mujoco_1m"), (ppo_atari, "atari_10m"), (ppo, "const")]
+    "script, case", [(ppo, "clip_sched"), (ppo_shared, "mujoco_1m"), (ppo_atari, "atari_10m"), (ppo, "const")]
 )
 def test_schedules_and_minibatches(script, case, monkeypatch, tmp_path):
     stub(script, monkeypatch)

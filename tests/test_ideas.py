@@ -4,6 +4,7 @@ import copy
 import functools
 import math
 from types import SimpleNamespace
+from unittest import mock
 
 import gymnasium as gym
 import numpy as np
@@ -345,10 +346,7 @@ def test_the_divergence_of_the_penalty(made):
     minibatch = dict.fromkeys(("obs", "logprobs", "values"), zeros) | {"actions": torch.tensor([0, 1])}
     minibatch |= {"returns": zeros, "logits": torch.tensor(np.log(old), dtype=torch.float32)}
 
-    def agent(obs):
-        return policy, zeros
-
-    agent.kl_coef = torch.tensor(3.0)
+    agent = mock.Mock(return_value=(policy, zeros), kl_coef=torch.tensor(3.0))
     stats = module.ppo_loss(agent, minibatch, 0.2, module.Args())[1]
     expected = (old * np.log(old / new)).sum(1).mean()
     assert stats["kl"].item() == pytest.approx(expected) and stats["policy_loss"].item() == pytest.approx(3 * expected)
@@ -413,10 +411,7 @@ def test_the_value_loss_in_units_of_the_returns(made):
     minibatch = dict.fromkeys(("obs", "actions", "logprobs"), zeros)
     minibatch |= {"values": tensor(old), "returns": tensor(returns)}
 
-    def agent(obs):
-        return policy, tensor(values)
-
-    agent.moments = module.Moments()
+    agent = mock.Mock(return_value=(policy, tensor(values)), moments=module.Moments())
     agent.moments.var.fill_(4)
     stats = module.ppo_loss(agent, minibatch, 0.2, module.Args())[1]
     assert stats["value_loss"].item() == pytest.approx(expected)
