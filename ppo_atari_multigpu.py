@@ -312,7 +312,7 @@ def train(args, run):
         ctypes.pythonapi.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = args.tf32
-    # [aux 2] each rank has an equal part of the environments: from here on N is its number
+    # [aux 2] each rank has an equal part of the environments; below, N counts this part
     rank, ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     if args.num_envs % ranks:
         sys.exit(f"error: --num-envs {args.num_envs} is not a multiple of {ranks} ranks")
