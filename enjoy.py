@@ -47,11 +47,11 @@ class Args:
     seed: int = 0  # seed of the games and of the samples
     render: bool = False  # show the games in a window
     video: bool = False  # film the games; the films go beside the checkpoint
-    export: Path | None = None  # write the greedy policy to this ONNX file, and compare the two while playing
+    export: Path | None = None  # write the greedy policy to this ONNX file; play greedily, comparing the file's actions
 
 
 def load(path, words=()):
-    """Reads a checkpoint, or the newest one of a run's folder; runs no code from it.
+    """Reads a checkpoint, or a run folder's newest, without running code from it; then runs the script that made it.
 
     Returns (script, options, state, file): the script as a namespace, the run's options, changed by `words` of the
     command line, and the state in the checkpoint file."""
@@ -66,7 +66,7 @@ def load(path, words=()):
     name = Path(state["script"]).stem
     beside = Path(__file__).resolve().with_name(f"{name}.py")
     copies = [*file.parent.glob(f"{name}.py"), *sorted(file.parent.glob(f"{name}_{STEP}.py"))]
-    begun = f"{name}_{state['global_step']:012}.py"  # a copy of this step or a later one did not make this checkpoint
+    begun = f"{name}_{state['global_step']:012}.py"  # copies of this step or later were made after the checkpoint
     source = [beside, *(copy for copy in copies if copy.name < begun)][-1]
     script = sys.modules["<run_path>"] = types.SimpleNamespace(**runpy.run_path(str(source)))  # tyro reads its source
     options = tyro.cli(script.Args, args=words, default=script.Args(**state["args"]), prog="enjoy.py RUN")

@@ -12,7 +12,7 @@
 
 Each rollout is used once; importance ratios correct for the agent that made it, which is one update older.
 
-Marks such as [core 5] name implementation details (docs/details.md). IMPALA ends with the function `learn`.
+Marks such as [core 5]: docs/details.md; paths such as common/models.py: openai/baselines. IMPALA ends with `learn`.
 """
 
 import atexit
@@ -67,20 +67,20 @@ class Args:
     save_every: int = 100  # updates between checkpoints; 0 saves only at the start and the end
     resume: str | None = None  # the folder of a run to continue, or a checkpoint to continue in a new folder
     # actors
-    actor_threads: int = 1  # number of threads in each process that make rollouts [cleanba 1]
-    actor_device: str | None = None  # cpu, or cuda:1 for the GPU after the learner's; by default the learner's device
+    actor_threads: int = 1  # number of rollout threads in each process [cleanba 1]
+    actor_device: str | None = None  # cpu, or cuda:K, the K-th GPU after the learner's; by default the learner's device
     concurrency: bool = True  # make the next rollout during an update, with the parameters from before it
     network: Literal["nature", "impala"] = "impala"  # of Mnih et al. (2015), or Espeholt et al. (2018) [cleanba 8]
     # environment
     env_id: str = "Breakout-v5"  # a game of EnvPool, <Game>-v5
-    num_envs: int = 128  # number of parallel environments, N
+    num_envs: int = 128  # number of parallel environments over all ranks and actor threads, N [cleanba 1]
     frame_stack: int = 4  # number of frames in an observation [atari 7]
     machado: bool = False  # protocol of Machado et al. (2018): sticky actions, all 18 actions, episodes of all lives
     # rollout
-    total_timesteps: int = 50_000_000  # number of steps in total, over all environments
+    total_timesteps: int = 50_000_000  # number of steps (4 frames each) in total, over all environments [atari 2]
     num_steps: int = 20  # number of steps of each environment between two updates, M
     gamma: float = 0.99  # discount factor
-    bootstrap_truncated: bool = False  # bootstrap at a time limit; ppo2 treats it as a terminal state
+    bootstrap_truncated: bool = False  # bootstrap at a time limit; if false it counts as a terminal state, as in ppo2
     # update
     learning_rate: float = 6e-4  # learning rate of RMSprop [impala 5]
     anneal_lr: bool = True  # anneal the learning rate linearly to 0 [core 4]
@@ -244,7 +244,7 @@ class Agent(nn.Module):
 def vtrace(rewards, values, dones, ratios, gamma):
     """[impala 1] [impala 2] V-trace: the targets of the values and the advantages, [M, B] (Espeholt et al., 2018).
 
-    rewards, ratios: float [M, B], ratios of the probabilities of an action under the agent and the policy that acted;
+    rewards: float [M, B]; ratios: likewise, an action's probability under the agent / under the policy that acted;
     values: float [M + 1, B]; dones: bool [M + 1, B], true where obs[t] begins an episode."""
     discounts = gamma * (1.0 - dones[1:].to(values))  # 0 where the next observation begins an episode
     ratios = ratios.clamp(max=1.0)
@@ -318,9 +318,9 @@ def train(args, run):
     """Trains an agent and returns it; `run` holds the run's folder, log, progress bar and checkpoints."""
     assert 0 <= args.gamma <= 1 and args.max_grad_norm >= 0  # [impala 1]
     if run.batch_size % args.num_minibatches or run.batch_size == args.num_minibatches:
-        sys.exit(f"error: {run.batch_size} steps do not make {args.num_minibatches} equal minibatches of two or more")
+        sys.exit(f"error: --num-minibatches must cut a rollout's {run.batch_size} steps into equal parts of 2 or more")
     if run.updates_done >= run.num_updates:
-        sys.exit(f"error: {run.global_step} of {args.total_timesteps} steps done: no rollout of {run.batch_size} fits")
+        sys.exit(f"error: {run.global_step} of {args.total_timesteps} steps done, and a rollout takes {run.batch_size}")
     torch.manual_seed(args.seed + run.global_step)
     torch.set_num_threads(args.threads)
     if hasattr(ctypes.pythonapi, "mallopt"):  # [speed] glibc keeps freed memory, which saves page faults
@@ -328,7 +328,7 @@ def train(args, run):
         ctypes.pythonapi.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = args.tf32
-    # [cleanba 1] each thread has an equal part of the environments; below, N counts this part
+    # [cleanba 1] each thread has an equal part of the environments; below, N and args.num_envs mean this part
     rank, ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     if args.actor_threads < 1 or args.num_envs % (ranks * args.actor_threads):
         sys.exit(f"error: --num-envs {args.num_envs} is not a multiple of {ranks} ranks x {args.actor_threads} threads")
@@ -366,7 +366,7 @@ def train(args, run):
 
 
 def make_rollouts(args, envs, seed, device, generator, rank, ranks):
-    """[cleanba 1] Yields a rollout of each agent received: columns [M, num_envs, ...], episode ends, seconds waited."""
+    """[cleanba 1] For each agent sent, yields columns [steps, num_envs, ...], episode ends and seconds waited."""
     backend = torch.get_device_module(device)
     stream, rollout_made = backend.Stream(device), None  # [cleanba 6]
     next_obs, _ = envs.reset(seed=seed)  # [cleanba 1]
@@ -422,14 +422,14 @@ def learn(args, run, device, agent, optimizer, gradient, submits, actor_device, 
         version, futures = pending.pop(0)  # [cleanba 2]
         batches, ends, waits = zip(*(future.result() for future in futures), strict=True)
         waited = time.perf_counter() - started  # [cleanba 9]
-        # [cleanba 3] the threads' columns side by side, each [M, N * threads, ...]
+        # [cleanba 3] the threads' columns side by side, each [steps, N * threads, ...]
         batch = {name: torch.cat([each[name].to(device) for each in batches], dim=1) for name in batches[0]}
         for step in zip(*ends, strict=True):
             ended, scores, lengths = (np.concatenate(column) for column in zip(*step, strict=True))
             run.log_step({"final_info": {"_episode": ended, "episode": {"r": scores, "l": lengths}}})
 
         stats = []
-        for i in range(args.num_minibatches):  # [impala 4] every k-th environment of k minibatches
+        for i in range(args.num_minibatches):  # [impala 4] of k minibatches, i has environments i, i + k, i + 2k, ...
             minibatch = {name: column[:, i :: args.num_minibatches] for name, column in batch.items()}
             stats.append(gradient(agent, minibatch, args))
             optimizer.step()  # [impala 5]
@@ -477,7 +477,7 @@ def make_run(args, signals):
             vars(self).update(gather({name: value for name, value in vars(self).items() if name != "lock"})[0])
 
         def start(self, device, **parts):
-            for number in signals:  # repeats are ignored: torchrun forwards signals that the ranks already have
+            for number in signals:  # repeats count once: Ctrl-C reaches a rank directly and again through torchrun
                 signal.signal(number, lambda number, frame: self.stops.append(number))
             if rank == 0:
                 super().start(device, **parts)
@@ -501,7 +501,7 @@ def make_run(args, signals):
                     ended, scores, lengths = (np.concatenate(column) for column in zip(*step, strict=True))
                     super().log_step({"final_info": {"_episode": ended, "episode": {"r": scores, "l": lengths}}})
                 super().log_update(scalars)
-            self.ends, self.stopping = [], -128 * any(stops)  # main() then exits with 0, after which nothing restarts
+            self.ends, self.stopping = [], -128 * any(stops)  # main() exits with 0, so torchrun does not restart ranks
 
         def save(self):
             return super().save() if rank == 0 else None

@@ -54,7 +54,7 @@ class Args:
     tf32: bool = False  # allow TF32 on the GPU: faster, with a 10-bit mantissa
     bf16: bool = False  # compute the network up to the LSTM in bfloat16; slow where the hardware does not support it
     threads: int = torch.get_num_threads()  # number of CPU threads for torch
-    compile: bool = False  # compile the gradient: slow start, faster updates; on a CPU it needs a C++ compiler
+    compile: bool = False  # [check] does not work here: it would compile the LSTM anew for each minibatch
     track: bool = False  # also log to Weights & Biases, which is configured by WANDB_MODE, WANDB_PROJECT, ...
     capture_video: bool = False  # record videos of environment 0 in the run's folder
     save_every: int = 100  # updates between checkpoints; 0 saves only at the start and the end
@@ -65,11 +65,11 @@ class Args:
     async_envs: bool = False  # step each environment in a process of its own
     frame_stack: int = 1  # number of frames in an observation; the LSTM remembers earlier ones [atari 7]
     # rollout
-    total_timesteps: int = 10_000_000  # number of steps in total, over all environments
+    total_timesteps: int = 10_000_000  # number of steps (4 frames each) in total, over all environments [atari 2]
     num_steps: int = 128  # number of steps of each environment between two updates, M
     gamma: float = 0.99  # discount factor
     gae_lambda: float = 0.95  # lambda of generalized advantage estimation
-    bootstrap_truncated: bool = False  # bootstrap at a time limit; ppo2 treats it as a terminal state
+    bootstrap_truncated: bool = False  # bootstrap at a time limit; if false it counts as a terminal state, as in ppo2
     # update
     learning_rate: float = 2.5e-4  # learning rate of Adam
     anneal_lr: bool = True  # anneal the learning rate linearly to 0 [core 4]
@@ -80,7 +80,7 @@ class Args:
     ent_coef: float = 0.01  # coefficient of the entropy bonus
     vf_coef: float = 0.5  # coefficient of the value loss
     max_grad_norm: float = 0.5  # maximum norm of the gradient
-    target_kl: float | None = None  # stop the epochs if the KL divergence of their last minibatch exceeds this [aux 3]
+    target_kl: float | None = None  # end the update after an epoch whose last minibatch has a higher approx_kl [aux 3]
 
 
 class NoopReset(gym.Wrapper):
@@ -192,7 +192,7 @@ def make_envs(args, folder):
     if args.num_envs % args.num_minibatches:
         sys.exit("error: --num-minibatches must divide --num-envs, as a minibatch holds all steps of its environments")
     if args.compile:  # [check] each minibatch calls the LSTM at other ends of episodes
-        sys.exit("error: --compile would compile the LSTM anew for each minibatch")
+        sys.exit("error: --compile does not work here: it would compile the LSTM anew for each minibatch")
     vector = gym.vector.AsyncVectorEnv if args.async_envs else gym.vector.SyncVectorEnv
     makers = [partial(make_env, args, index, folder) for index in range(args.num_envs)]
     return vector(makers, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)
@@ -302,7 +302,7 @@ def ppo_loss(agent, minibatch, clip_coef, args):
     ratio = logratio.exp()
 
     # [core 7] normalization of advantages in each minibatch, by the standard deviation of the population
-    advantages = minibatch["returns"] - minibatch["values"]  # computed as in ppo2, to round alike
+    advantages = minibatch["returns"] - minibatch["values"]  # those of gae(), computed back as in ppo2, to round alike
     advantages = (advantages - advantages.mean()) / (advantages.std(correction=0) + 1e-8)
     assert ratio.shape == advantages.shape == values.shape  # each [B]: other shapes would broadcast
 
@@ -349,9 +349,9 @@ def train(args, run):
     """Trains an agent and returns it; `run` holds the run's folder, log, progress bar and checkpoints."""
     assert 0 <= args.gamma <= 1 and 0 <= args.gae_lambda <= 1 and min(args.clip_coef, args.max_grad_norm) >= 0
     if run.batch_size % args.num_minibatches or run.batch_size == args.num_minibatches:
-        sys.exit(f"error: {run.batch_size} steps do not make {args.num_minibatches} equal minibatches of two or more")
+        sys.exit(f"error: --num-minibatches must cut a rollout's {run.batch_size} steps into equal parts of 2 or more")
     if run.updates_done >= run.num_updates:
-        sys.exit(f"error: {run.global_step} of {args.total_timesteps} steps done: no rollout of {run.batch_size} fits")
+        sys.exit(f"error: {run.global_step} of {args.total_timesteps} steps done, and a rollout takes {run.batch_size}")
     torch.manual_seed(args.seed + run.global_step)
     torch.set_num_threads(args.threads)
     if hasattr(ctypes.pythonapi, "mallopt"):  # [speed] glibc keeps freed memory, which saves page faults
@@ -383,7 +383,7 @@ def train(args, run):
 
         rollout, rewards, dones = [], [], []
         initial_state = state  # [lstm 5]
-        with torch.no_grad(), torch.autocast(device.type, enabled=False):  # [speed] keeps autocast's bf16 weights
+        with torch.no_grad(), torch.autocast(device.type, enabled=False):  # [speed] weights are cast to bf16 only once
             for _ in range(args.num_steps):
                 obs = torch.from_numpy(next_obs).to(device)
                 done = torch.from_numpy(next_done).to(device)

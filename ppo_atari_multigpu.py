@@ -63,15 +63,15 @@ class Args:
     resume: str | None = None  # the folder of a run to continue, or a checkpoint to continue in a new folder
     # environment
     env_id: str = "Breakout-v5"  # a game of EnvPool, <Game>-v5
-    num_envs: int = 8  # number of parallel environments, N
+    num_envs: int = 8  # number of parallel environments over all ranks, N [aux 2]
     frame_stack: int = 4  # number of frames in an observation [atari 7]
     machado: bool = False  # protocol of Machado et al. (2018): sticky actions, all 18 actions, episodes of all lives
     # rollout
-    total_timesteps: int = 10_000_000  # number of steps in total, over all environments
+    total_timesteps: int = 10_000_000  # number of steps (4 frames each) in total, over all environments [atari 2]
     num_steps: int = 128  # number of steps of each environment between two updates, M
     gamma: float = 0.99  # discount factor
     gae_lambda: float = 0.95  # lambda of generalized advantage estimation
-    bootstrap_truncated: bool = False  # bootstrap at a time limit; ppo2 treats it as a terminal state
+    bootstrap_truncated: bool = False  # bootstrap at a time limit; if false it counts as a terminal state, as in ppo2
     # update
     learning_rate: float = 2.5e-4  # learning rate of Adam
     anneal_lr: bool = True  # anneal the learning rate linearly to 0 [core 4]
@@ -82,7 +82,7 @@ class Args:
     ent_coef: float = 0.01  # coefficient of the entropy bonus
     vf_coef: float = 0.5  # coefficient of the value loss
     max_grad_norm: float = 0.5  # maximum norm of the gradient
-    target_kl: float | None = None  # stop the epochs if the KL divergence of their last minibatch exceeds this [aux 3]
+    target_kl: float | None = None  # end the update after an epoch whose last minibatch has a higher approx_kl [aux 3]
 
 
 class EnvPool(gym.vector.VectorEnv):
@@ -234,7 +234,7 @@ def ppo_loss(agent, minibatch, clip_coef, args):
     ratio = logratio.exp()
 
     # [core 7] normalization of advantages in each minibatch, by the standard deviation of the population
-    advantages = minibatch["returns"] - minibatch["values"]  # computed as in ppo2, to round alike
+    advantages = minibatch["returns"] - minibatch["values"]  # those of gae(), computed back as in ppo2, to round alike
     all_advantages = minibatch["all_advantages"]  # [aux 2] of the whole minibatch; this rank has some of its rows
     advantages = (advantages - all_advantages.mean()) / (all_advantages.std(correction=0) + 1e-8)  # [aux 2]
     assert ratio.shape == advantages.shape == values.shape  # each [B]: other shapes would broadcast
@@ -302,9 +302,9 @@ def train(args, run):
     """Trains an agent and returns it; `run` holds the run's folder, log, progress bar and checkpoints."""
     assert 0 <= args.gamma <= 1 and 0 <= args.gae_lambda <= 1 and min(args.clip_coef, args.max_grad_norm) >= 0
     if run.batch_size % args.num_minibatches or run.batch_size == args.num_minibatches:
-        sys.exit(f"error: {run.batch_size} steps do not make {args.num_minibatches} equal minibatches of two or more")
+        sys.exit(f"error: --num-minibatches must cut a rollout's {run.batch_size} steps into equal parts of 2 or more")
     if run.updates_done >= run.num_updates:
-        sys.exit(f"error: {run.global_step} of {args.total_timesteps} steps done: no rollout of {run.batch_size} fits")
+        sys.exit(f"error: {run.global_step} of {args.total_timesteps} steps done, and a rollout takes {run.batch_size}")
     torch.manual_seed(args.seed + run.global_step)
     torch.set_num_threads(args.threads)
     if hasattr(ctypes.pythonapi, "mallopt"):  # [speed] glibc keeps freed memory, which saves page faults
@@ -312,7 +312,7 @@ def train(args, run):
         ctypes.pythonapi.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = args.tf32
-    # [aux 2] each rank has an equal part of the environments; below, N counts this part
+    # [aux 2] each rank has an equal part of the environments; below, N and args.num_envs mean this part
     rank, ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     if args.num_envs % ranks:
         sys.exit(f"error: --num-envs {args.num_envs} is not a multiple of {ranks} ranks")
@@ -339,7 +339,7 @@ def train(args, run):
             group["lr"] = learning_rate
 
         rollout, rewards, dones = [], [], []
-        with torch.no_grad(), torch.autocast(device.type, enabled=False):  # [speed] keeps autocast's bf16 weights
+        with torch.no_grad(), torch.autocast(device.type, enabled=False):  # [speed] weights are cast to bf16 only once
             for _ in range(args.num_steps):
                 obs = torch.from_numpy(next_obs).to(device)
                 policy, value = agent(obs)
@@ -418,7 +418,7 @@ def make_run(args, signals):
             vars(self).update(gather({name: value for name, value in vars(self).items() if name != "lock"})[0])
 
         def start(self, device, **parts):
-            for number in signals:  # repeats are ignored: torchrun forwards signals that the ranks already have
+            for number in signals:  # repeats count once: Ctrl-C reaches a rank directly and again through torchrun
                 signal.signal(number, lambda number, frame: self.stops.append(number))
             if rank == 0:
                 super().start(device, **parts)
@@ -442,7 +442,7 @@ def make_run(args, signals):
                     ended, scores, lengths = (np.concatenate(column) for column in zip(*step, strict=True))
                     super().log_step({"final_info": {"_episode": ended, "episode": {"r": scores, "l": lengths}}})
                 super().log_update(scalars)
-            self.ends, self.stopping = [], -128 * any(stops)  # main() then exits with 0, after which nothing restarts
+            self.ends, self.stopping = [], -128 * any(stops)  # main() exits with 0, so torchrun does not restart ranks
 
         def save(self):
             return super().save() if rank == 0 else None

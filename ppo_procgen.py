@@ -63,15 +63,15 @@ class Args:
     env_id: str = "starpilot"  # one of the 16 games of Procgen
     distribution_mode: str = "easy"  # easy or hard; some games also have extreme, memory or exploration
     num_levels: int = 0  # number of levels, one of which is drawn for each episode; 0 is unlimited
-    start_level: int = 0  # seed of the first level
+    start_level: int = 0  # seed of the first level; no effect if num_levels is 0
     num_envs: int = 64  # number of parallel environments, N
     # rollout
     total_timesteps: int = 25_000_000  # number of steps in total, over all environments
     num_steps: int = 256  # number of steps of each environment between two updates, M
     gamma: float = 0.999  # discount factor
-    reward_gamma: float = 0.99  # discount factor of the returns that scale the rewards; 0.99 in ppo2 for any gamma
+    reward_gamma: float = 0.99  # discount factor of the returns whose std divides the rewards; always 0.99 in ppo2
     gae_lambda: float = 0.95  # lambda of generalized advantage estimation
-    bootstrap_truncated: bool = False  # bootstrap at a time limit; ppo2 treats it as a terminal state
+    bootstrap_truncated: bool = False  # bootstrap at a time limit; if false it counts as a terminal state, as in ppo2
     # update
     learning_rate: float = 5e-4  # learning rate of Adam
     anneal_lr: bool = False  # anneal the learning rate linearly to 0 [core 4]
@@ -82,7 +82,7 @@ class Args:
     ent_coef: float = 0.01  # coefficient of the entropy bonus
     vf_coef: float = 0.5  # coefficient of the value loss
     max_grad_norm: float = 0.5  # maximum norm of the gradient
-    target_kl: float | None = None  # stop the epochs if the KL divergence of their last minibatch exceeds this [aux 3]
+    target_kl: float | None = None  # end the update after an epoch whose last minibatch has a higher approx_kl [aux 3]
 
 
 class EnvPool(gym.vector.VectorEnv):
@@ -251,7 +251,7 @@ def ppo_loss(agent, minibatch, clip_coef, args):
     ratio = logratio.exp()
 
     # [core 7] normalization of advantages in each minibatch, by the standard deviation of the population
-    advantages = minibatch["returns"] - minibatch["values"]  # computed as in ppo2, to round alike
+    advantages = minibatch["returns"] - minibatch["values"]  # those of gae(), computed back as in ppo2, to round alike
     advantages = (advantages - advantages.mean()) / (advantages.std(correction=0) + 1e-8)
     assert ratio.shape == advantages.shape == values.shape  # each [B]: other shapes would broadcast
 
@@ -298,9 +298,9 @@ def train(args, run):
     """Trains an agent and returns it; `run` holds the run's folder, log, progress bar and checkpoints."""
     assert 0 <= args.gamma <= 1 and 0 <= args.gae_lambda <= 1 and min(args.clip_coef, args.max_grad_norm) >= 0
     if run.batch_size % args.num_minibatches or run.batch_size == args.num_minibatches:
-        sys.exit(f"error: {run.batch_size} steps do not make {args.num_minibatches} equal minibatches of two or more")
+        sys.exit(f"error: --num-minibatches must cut a rollout's {run.batch_size} steps into equal parts of 2 or more")
     if run.updates_done >= run.num_updates:
-        sys.exit(f"error: {run.global_step} of {args.total_timesteps} steps done: no rollout of {run.batch_size} fits")
+        sys.exit(f"error: {run.global_step} of {args.total_timesteps} steps done, and a rollout takes {run.batch_size}")
     torch.manual_seed(args.seed + run.global_step)
     torch.set_num_threads(args.threads)
     torch.backends.cudnn.deterministic = True
@@ -327,7 +327,7 @@ def train(args, run):
             group["lr"] = learning_rate
 
         rollout, rewards, dones = [], [], []
-        with torch.no_grad(), torch.autocast(device.type, enabled=False):  # [speed] keeps autocast's bf16 weights
+        with torch.no_grad(), torch.autocast(device.type, enabled=False):  # [speed] weights are cast to bf16 only once
             for _ in range(args.num_steps):
                 obs = torch.from_numpy(next_obs).to(device)
                 policy, value = agent(obs)

@@ -63,7 +63,7 @@ class Args:
     num_steps: int = 128  # number of steps of each environment between two updates, M
     gamma: float = 0.99  # discount factor
     gae_lambda: float = 0.95  # lambda of generalized advantage estimation
-    bootstrap_truncated: bool = False  # bootstrap at a time limit; ppo2 treats it as a terminal state
+    bootstrap_truncated: bool = False  # bootstrap at a time limit; if false it counts as a terminal state, as in ppo2
     # update
     learning_rate: float = 2.5e-4  # learning rate of Adam
     anneal_lr: bool = True  # anneal the learning rate linearly to 0 [core 4]
@@ -74,7 +74,7 @@ class Args:
     ent_coef: float = 0.01  # coefficient of the entropy bonus
     vf_coef: float = 0.5  # coefficient of the value loss
     max_grad_norm: float = 0.5  # maximum norm of the gradient
-    target_kl: float | None = None  # stop the epochs if the KL divergence of their last minibatch exceeds this [aux 3]
+    target_kl: float | None = None  # end the update after an epoch whose last minibatch has a higher approx_kl [aux 3]
 
 
 def make_env(args, index, folder):
@@ -168,7 +168,7 @@ def ppo_loss(agent, minibatch, clip_coef, args):
     ratio = logratio.exp()
 
     # [core 7] normalization of advantages in each minibatch, by the standard deviation of the population
-    advantages = minibatch["returns"] - minibatch["values"]  # computed as in ppo2, to round alike
+    advantages = minibatch["returns"] - minibatch["values"]  # those of gae(), computed back as in ppo2, to round alike
     advantages = (advantages - advantages.mean()) / (advantages.std(correction=0) + 1e-8)
     assert ratio.shape == advantages.shape == values.shape  # each [B]: other shapes would broadcast
 
@@ -215,9 +215,9 @@ def train(args, run):
     """Trains an agent and returns it; `run` holds the run's folder, log, progress bar and checkpoints."""
     assert 0 <= args.gamma <= 1 and 0 <= args.gae_lambda <= 1 and min(args.clip_coef, args.max_grad_norm) >= 0
     if run.batch_size % args.num_minibatches or run.batch_size == args.num_minibatches:
-        sys.exit(f"error: {run.batch_size} steps do not make {args.num_minibatches} equal minibatches of two or more")
+        sys.exit(f"error: --num-minibatches must cut a rollout's {run.batch_size} steps into equal parts of 2 or more")
     if run.updates_done >= run.num_updates:
-        sys.exit(f"error: {run.global_step} of {args.total_timesteps} steps done: no rollout of {run.batch_size} fits")
+        sys.exit(f"error: {run.global_step} of {args.total_timesteps} steps done, and a rollout takes {run.batch_size}")
     torch.manual_seed(args.seed + run.global_step)
     torch.set_num_threads(args.threads)
     torch.backends.cudnn.deterministic = True

@@ -25,7 +25,7 @@ def test_sizes_that_do_not_fit(script, tmp_path):
     for number in (3 if rollout % 3 else 7, rollout):  # a minibatch of one step has no deviation
         with pytest.raises(SystemExit, match="^error: .*minibatches"):
             train(script, f"{script.quick} --num-steps {args.num_steps} --num-minibatches {number}", tmp_path)
-    with pytest.raises(SystemExit, match=f"^error: 0 of {rollout - 1} steps done: no rollout of {rollout} fits"):
+    with pytest.raises(SystemExit, match=f"^error: 0 of {rollout - 1} steps done, and a rollout takes {rollout}"):
         train(script, f"--total-timesteps {rollout - 1}", tmp_path)
 
 
