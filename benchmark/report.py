@@ -309,9 +309,9 @@ def score_table(experiments):
 
 
 def mean_and_interval(values):
-    """ "500 [490, 510] (10)": the mean with Student's 95% interval, and how many values; empty without any."""
-    if len(values) < 2:
-        return "".join(f"{number(value)} (1)" for value in values)
+    """ "500 [490, 510] (10)": the mean, from 3 values on its Student 95% interval, and how many; empty without any."""
+    if len(values) < 3:
+        return f"{number(np.mean(values))} ({len(values)})" if len(values) else ""
     mean, half = np.mean(values), stats.t.ppf(0.975, len(values) - 1) * stats.sem(values)
     return f"{number(mean)} [{number(mean - half, mean)}, {number(mean + half, mean)}] ({len(values)})"
 

@@ -340,11 +340,12 @@ def test_tuned_tasks_have_their_intervals(tmp_path):
     row = "CartPole-v1,ours,99840,{},recipes/with/x.diff + recipes/without/y.diff,python ppo+x+y.py"
     head, other = "task,who,steps,mean,minutes,threshold_step,recipe,command", "CartPole-v1,Stable-Baselines3,9,470"
     (tmp_path / "tuned").mkdir()
-    for second, solved in ("70000", "475 (60k)"), ("", "475"):
-        rows = head, row.format("480,0.5,50000"), row.format(f"500,0.7,{second}"), other, ""
+    for second, solved in ("70000", "475 (70k)"), ("", "475"):
+        ours = (row.format(text) for text in ("480,0.5,50000", "490,0.6,", f"500,0.7,{second}"))
+        rows = head, *ours, other, ""
         (tmp_path / "tuned/games.csv").write_text("\n".join(rows))
         [*_, last] = report.tuned_table(tmp_path, ["CartPole-v1"])
-        cells = ["CartPole-v1", "`ppo.py` with x, without y", "100k, 0.6", "490 [363, 617] (2)", "470 (1)"]
+        cells = ["CartPole-v1", "`ppo.py` with x, without y", "100k, 0.6", "490 [465, 515] (3)", "470 (1)"]
         assert last == f"| {' | '.join([*cells, '500 (100k)', solved])} |"
 
 
