@@ -313,7 +313,8 @@ def mean_and_interval(values):
     if len(values) < 3:
         return f"{number(np.mean(values))} ({len(values)})" if len(values) else ""
     mean, half = np.mean(values), stats.t.ppf(0.975, len(values) - 1) * stats.sem(values)
-    return f"{number(mean)} [{number(mean - half, mean)}, {number(mean + half, mean)}] ({len(values)})"
+    size = max(abs(mean), half)
+    return f"{number(mean, size)} [{number(mean - half, size)}, {number(mean + half, size)}] ({len(values)})"
 
 
 def tuned_table(results, tasks=()):
