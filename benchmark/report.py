@@ -11,6 +11,7 @@ import json
 import lzma
 import re
 import sys
+import textwrap
 from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
@@ -37,7 +38,8 @@ FIRST = {"CartPole-v1", "HalfCheetah-v4", "BreakoutNoFrameskip-v4", "Breakout-v5
 # One of each kind of task, for the picture.
 PICTURED = [
     ("ppo", "CartPole-v1"), ("ppo_continuous_action", "HalfCheetah-v4"), ("ppo_atari", "BreakoutNoFrameskip-v4"),
-    ("ppo_atari_lstm", "BreakoutNoFrameskip-v4"), ("ppo_procgen", "starpilot"),
+    ("ppo_atari_lstm", "BreakoutNoFrameskip-v4"), ("ppo_atari_envpool", "Breakout-v5"),
+    ("ppo_atari_cleanba", "Breakout-v5"), ("impala_atari_cleanba", "Breakout-v5"), ("ppo_procgen", "starpilot"),
     ("ppo_multidiscrete_mask", "MicrortsMining-v1"),
 ]  # fmt: skip
 METRICS = {
@@ -169,7 +171,7 @@ def experiments_of(found):
 
     def place(one):
         order = known.index(one.script) if one.script in known else len(known)
-        return order, one.script, one.env_id not in FIRST, one.env_id, -one.most, str(one.options)
+        return order, one.script, one.env_id not in FIRST, one.env_id, -one.most, len(one.options), str(one.options)
 
     return sorted(table, key=place)
 
@@ -358,7 +360,8 @@ def sides_of(experiment):
 
 def picture(experiments, path):
     """Draws the README's picture: returns of one experiment of each kind of task, and ppo2's."""
-    same = {(one.script, one.env_id): one for one in reversed(experiments) if one.options.keys() <= SAME_IDEA}
+    fitting = [one for one in experiments if one.options.keys() <= SAME_IDEA | {"network", "num_envs"}]
+    same = {(one.script, one.env_id): one for one in reversed(fitting)}
     panels = [same[pair] for pair in PICTURED if pair in same]  # the first of a pair came furthest
 
     def draw(figure):
@@ -368,7 +371,8 @@ def picture(experiments, path):
             if one.published is not None and not one.ppo2:
                 line = {"color": COLORS["ppo2"], "linestyle": "--", "linewidth": 1.2}
                 axes.axhline(one.published[0], **line, label="ppo2, published")
-            axes.set_title(f"{one.env_id}\n{one.script}.py{one.shown('total_timesteps')}, {one.steps}", linespacing=1.3)
+            title = textwrap.fill(f"{one.script}.py{one.shown('total_timesteps')}, {one.steps}", 46)
+            axes.set_title(f"{one.env_id}\n{title}", linespacing=1.3)
             axes.legend(frameon=False, fontsize=7.5)
         figure.supxlabel("steps", fontsize=8.5, color=GRAY)
         figure.supylabel(f"mean return of the last {WINDOW} episodes", fontsize=8.5, color=GRAY)
