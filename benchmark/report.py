@@ -35,7 +35,7 @@ PAIRS = {
 }  # fmt: skip
 SB3 = "Stable-Baselines3"
 FIRST = {"CartPole-v1", "HalfCheetah-v4", "BreakoutNoFrameskip-v4", "Breakout-v5", "starpilot", "MicrortsMining-v1"}
-# One of each kind of task, for the picture.
+# The script and environment of each panel of the picture.
 PICTURED = [
     ("ppo", "CartPole-v1"), ("ppo_continuous_action", "HalfCheetah-v4"), ("ppo_atari", "BreakoutNoFrameskip-v4"),
     ("ppo_atari_lstm", "BreakoutNoFrameskip-v4"), ("ppo_atari_envpool", "Breakout-v5"),
@@ -359,7 +359,7 @@ def sides_of(experiment):
 
 
 def picture(experiments, path):
-    """Draws the README's picture: returns of one experiment of each kind of task, and ppo2's."""
+    """Draws the README's picture: returns of the experiments in PICTURED, and of ppo2."""
     fitting = [one for one in experiments if one.options.keys() <= SAME_IDEA | {"network", "num_envs"}]
     same = {(one.script, one.env_id): one for one in reversed(fitting)}
     panels = [same[pair] for pair in PICTURED if pair in same]  # the first of a pair came furthest
