@@ -61,9 +61,6 @@ ZOO = {
     "LunarLanderContinuous-v3": "271 (1M)", "BipedalWalker-v3": "213 (5M)", "HalfCheetah-v5": "5819 (1M)",
     "Hopper-v5": "2410 (1M)", "Walker2d-v5": "3479 (1M)", "Ant-v5": "1327 (1M)",
 }  # fmt: skip
-# {game: (score of random play, score of a human)}, by which Atari scores are usually normalised; benchmark/README.md.
-with open(Path(__file__).with_name("atari_human.csv")) as file:
-    HUMAN = {row["game"]: (float(row["random"]), float(row["human"])) for row in csv.DictReader(file)}
 
 
 class Run(NamedTuple):
@@ -260,11 +257,6 @@ def pooled(*samples, axis=-1):
     return stats.trim_mean(np.concatenate(samples, axis=axis), 0.25, axis=axis)
 
 
-def median(*samples, axis=-1):
-    """The median of the environments' means."""
-    return np.median([sample.mean(axis=axis) for sample in samples], axis=0)
-
-
 # TEXT
 
 
@@ -394,26 +386,6 @@ def charts(experiment, path):
             axes.set_title(label)
 
     drawing((11, 8), path, draw)
-
-
-def human_rows(experiments):
-    """(rows over all games, rows of each game) of the scores of finished runs on Atari games, human-normalised: 0 is
-    the score of random play and 1 that of a human."""
-    found, summary, by_game = defaultdict(dict), [], []
-    for one in experiments:
-        game = re.sub(r"^ALE/|(NoFrameskip)?-v\d+$", "", one.env_id)
-        finished = [run for run in one.ours if run.finished]
-        if game in HUMAN and finished:
-            random, human = HUMAN[game]
-            found[one.name, one.steps][game] = normalized = (scores(finished) - random) / (human - random)
-            by_game.append([game, one.name, one.steps, f"{normalized.mean():.2f} ({len(finished)})"])
-    for (name, steps), games in found.items():
-        row = [name, steps, len(games)]
-        for statistic in (median, pooled):
-            bounds = interval(list(games.values()), statistic)
-            row.append(f"{statistic(*games.values()):.2f}" + (" [{:.2f}, {:.2f}]".format(*bounds) if bounds else ""))
-        summary += [row] if len(games) > 1 else []
-    return summary, sorted(by_game)
 
 
 def machine_text(machine):

@@ -259,11 +259,10 @@ def report_values(results, output):
     several = {env_id: sides for env_id, sides in environments.items() if len(sides) > 1}
     for number, (env_id, sides) in enumerate(several.items()):
         together({env_id: sides}, output / f"together-{number}.svg")
-    summary, by_game = report.human_rows(experiments)
     values = {
         "together": report.all_together(experiments), "scores": [*report.score_rows(experiments)],
         "left_out": report.left_out(found, experiments),
-        "summary": summary, "by_game": by_game, "several": list(several), "sections": sections,
+        "several": list(several), "sections": sections,
         "runs": [*report.run_rows(found)],
     }  # fmt: skip
     return experiments, firsts, values

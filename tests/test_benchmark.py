@@ -394,25 +394,6 @@ def test_interquartile_means_and_their_interval():
     assert report.interval((np.arange(4.0),), report.pooled) is None  # and not the range, as if it were 95%
 
 
-def made(about, score):
-    """A run of 200 episodes of the same return."""
-    about = {"steps": 1024, "steps_wanted": 1024, "options": {}, "seed": 1} | about
-    return report.Run(about, {"return": np.full(200, score)}, {})
-
-
-def test_atari_scores_beside_humans():
-    """0 is random play, 1 a human; the median is of games' means, the IQM of all runs; others are left out."""
-    assert len(report.HUMAN) == 57 and all(human > random for random, human in report.HUMAN.values())
-    games = {"Pong-v5": [-20.7, 14.6, 14.6], "BreakoutNoFrameskip-v4": [1.7, 30.5, 59.3], "ALE/Boxing-v5": [24.1] * 3}
-    found = {("ours", "ppo_atari_cleanba", env_id, "{}", 1024): [made({}, score) for score in scores]
-             for env_id, scores in (games | {"CartPole-v1": [500.0] * 3}).items()}  # fmt: skip
-    found["ours", "ppo_atari_cleanba", "Alien-v5", "{}", 2048] = [made({"steps_wanted": 2048}, 7127.7)]
-    experiments = report.experiments_of(found)
-    [[*_, number, median, iqm]], by_game = report.human_rows(experiments)
-    assert number == 3 and median.startswith("1.00 [") and iqm.startswith("1.40 [") and len(by_game) == 3
-    assert [row[3] for row in by_game] == ["2.00 (3)", "1.00 (3)", "0.67 (3)"]
-
-
 def test_curves():
     """Of updates the mean between two points, of episodes the mean of the last 100; nothing beyond a run's end."""
     steps = np.arange(1, 301) * 10.0
