@@ -6,13 +6,13 @@ BIN := .venv/bin
 TESTED := .venv/atari,box2d,envpool,export,microrts,mujoco,selfplay,track,video,benchmark,search,dev.stamp
 # Not of copies of yours
 LINT := $(BIN)/ruff check $$(git ls-files "*.py")
-# A folder for SDL, which draws the films, where the system has named none
+# A folder for SDL, which draws the videos, where the system has named none
 export XDG_RUNTIME_DIR ?= /tmp
 # Several would install into one .venv at once
 .NOTPARALLEL:
 
 help:
-	@echo 'make cartpole   train ppo.py on CartPole for a minute, and film three games'
+	@echo 'make cartpole   train ppo.py on CartPole for a minute, and record three games'
 	@echo 'make test       run the linter and the tests that a change usually breaks; ARGS="-k gae" runs some'
 	@echo 'make test-all   run the linter and all tests'
 	@echo 'make compare    draw the learning curves of runs/ as runs/curves.svg; test two experiments:'

@@ -6,7 +6,7 @@
 #   "ale-py>=0.12", "opencv-python-headless>=4.11", "moviepy>=2.2", "pygame-ce>=2.5",
 # ]
 # ///
-"""Plays whole games with a saved agent, and prints their returns; shows or films them; exports the agent to ONNX.
+"""Plays whole games with a saved agent, and prints their returns; shows or records them; exports the agent to ONNX.
 
     python enjoy.py runs/CartPole-v1__ppo__1__2026-11-24-05-15-44-284436150        (--help lists every option)
 
@@ -46,7 +46,7 @@ class Args:
     opponent: str | None = None  # in a game of two: a run, a checkpoint or "random"; by default the agent itself
     seed: int = 0  # seed of the games and of the samples
     render: bool = False  # show the games in a window
-    video: bool = False  # film the games; the films go beside the checkpoint
+    video: bool = False  # record the games; the videos go beside the checkpoint
     export: Path | None = None  # write the greedy policy to this ONNX file; play greedily, comparing the file's actions
 
 
@@ -90,7 +90,7 @@ def make_envs(script, options, state, **changes):
         envs = script.make_envs(dataclasses.replace(options, **changes), Path(folder))
     if "envs" in state["parts"]:
         envs.load_state_dict(state["parts"]["envs"])
-    for layer in layers(envs):  # Normalize does not update its statistics, and RecordVideo films nothing
+    for layer in layers(envs):  # Normalize does not update its statistics, and RecordVideo records nothing
         layer.frozen, layer.episode_trigger = True, lambda episode: False
     return envs
 
@@ -244,8 +244,8 @@ def show(image, fps):
 
 
 def play(envs, act, args, folder):
-    """Yields the return and the length of each game; shows or films it."""
-    fps, film, games = envs.metadata.get("render_fps", 15), None, 0
+    """Yields the return and the length of each game; shows or records it."""
+    fps, video, games = envs.metadata.get("render_fps", 15), None, 0
     obs, infos = envs.reset(seed=args.seed + 1_000_000)  # a run's environments have the seeds from its own --seed on
     dones = np.ones(len(obs), dtype=bool)  # the first observations begin episodes
     while games < args.episodes:
@@ -256,12 +256,12 @@ def play(envs, act, args, folder):
             from moviepy.video.io.ffmpeg_writer import FFMPEG_VideoWriter
 
             folder.mkdir(exist_ok=True)
-            film = film or FFMPEG_VideoWriter(str(folder / f"game-{games + 1}.mp4"), image.shape[1::-1], fps)
-            film.write_frame(image)
+            video = video or FFMPEG_VideoWriter(str(folder / f"game-{games + 1}.mp4"), image.shape[1::-1], fps)
+            video.write_frame(image)
         obs, _, terminated, truncated, infos = envs.step(act(obs, dones, infos))
         dones, ended = terminated | truncated, infos.get("final_info", infos)  # with NEXT_STEP in infos itself
         if any(ended.get("_episode", ())):  # a whole game; a lost life of an Atari game is only in dones
-            film, games = film and film.close(), games + 1
+            video, games = video and video.close(), games + 1
             yield ended["episode"]["r"].item(), ended["episode"]["l"].item()
 
 
@@ -290,7 +290,7 @@ def enjoy(args, words=()):
                 text += ", won {}, drawn {}, lost {}".format(*(sum(np.sign(returns) == sign) for sign in (1, 0, -1)))
             print(f"{len(returns)} games: {text}")
         if folder.exists():
-            print(f"films: {folder}")
+            print(f"videos: {folder}")
     return returns
 
 

@@ -208,7 +208,7 @@ def test_greedy_takes_the_most_likely_action(tmp_path, capsys):
 def test_films_and_a_window(cartpole, capsys, monkeypatch):
     """Every game has a film of its own; closing the window ends the program, here of another environment."""
     games, lines = play(cartpole, capsys, episodes=2, video=True)
-    films = sorted(Path(lines[-1].removeprefix("films: ")).iterdir())
+    films = sorted(Path(lines[-1].removeprefix("videos: ")).iterdir())
     assert games == play(cartpole, capsys, episodes=2)[0]
     assert [frames(film) for film in films] == pytest.approx([length for _, length in games], abs=2)
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
