@@ -47,7 +47,7 @@ class Args:
     seed: int = 0  # seed of the games and of the samples
     render: bool = False  # show the games in a window
     video: bool = False  # record the games; the videos go beside the checkpoint
-    export: Path | None = None  # write the greedy policy to this ONNX file; play greedily, comparing the file's actions
+    export: Path | None = None  # write the greedy policy to this ONNX file, and check it while playing greedily
 
 
 def load(path, words=()):
@@ -100,20 +100,20 @@ class Player(nn.Module):
 
     def __init__(self, script, options, state, envs, greedy=False):
         super().__init__()
-        self.script, self.envs, self.greedy, self.state = script, envs, greedy, {}
+        self.script, self.envs, self.greedy, self.memory = script, envs, greedy, {}
         names = inspect.signature(script.Agent).parameters.keys() & vars(options).keys() - {"bf16"}  # plays in float32
         self.agent = script.Agent(envs, **{name: getattr(options, name) for name in names}).eval().requires_grad_(False)
         self.agent.load_state_dict(state["parts"]["agent"])
         if "state" in inspect.signature(self.agent.forward).parameters:
             [core] = [module for module in self.agent.modules() if isinstance(module, nn.RNNBase)]
             names = ("hidden", "cell") if isinstance(core, nn.LSTM) else ("hidden",)
-            self.state = {name: torch.zeros(core.num_layers, 1, core.hidden_size) for name in names}
+            self.memory = {name: torch.zeros(core.num_layers, 1, core.hidden_size) for name in names}
 
     def inputs(self, obs, dones, infos):
         """The agent's inputs as tensors by name; dones, bool [B], is true where obs, [B, ...], begins an episode."""
         inputs = {"obs": torch.from_numpy(obs)}
-        if self.state:
-            inputs |= {name: state.expand(-1, len(obs), -1) for name, state in self.state.items()}
+        if self.memory:
+            inputs |= {name: state.expand(-1, len(obs), -1) for name, state in self.memory.items()}
             inputs["dones"] = torch.from_numpy(dones)
         if hasattr(self.script, "action_masks"):
             inputs["masks"] = self.script.action_masks(self.envs, infos)
@@ -121,16 +121,16 @@ class Player(nn.Module):
 
     def policy(self, inputs):
         """The policy, and the next recurrent state by name."""
-        state = tuple(inputs[name] for name in self.state)
+        state = tuple(inputs[name] for name in self.memory)
         state = state if len(state) != 1 else state[0]  # a GRU has one tensor
-        policy, _, *state = self.agent(inputs["obs"], *([state, inputs["dones"]] if self.state else []))
+        policy, _, *state = self.agent(inputs["obs"], *([state, inputs["dones"]] if self.memory else []))
         policy = policy.masked(inputs["masks"]) if "masks" in inputs else policy
-        return policy, dict(zip(self.state, state[0] if len(self.state) > 1 else state, strict=True))
+        return policy, dict(zip(self.memory, state[0] if len(self.memory) > 1 else state, strict=True))
 
     def act(self, obs, dones, infos):
         """The actions for observations [B, ...] and their infos, as a numpy array."""
         self.given = self.inputs(obs, dones, infos)
-        policy, self.state = self.policy(self.given)
+        policy, self.memory = self.policy(self.given)
         return (mode(policy) if self.greedy else policy.sample()).numpy()
 
     def forward(self, inputs):
@@ -161,12 +161,12 @@ def mode(policy):
 
 
 def export(player, path):
-    """Writes the greedy policy to an ONNX file; from the second step on, play() then checks its actions."""
+    """Writes the greedy policy to an ONNX file; play() then checks its actions from the second step on."""
     import onnxruntime
 
-    obs, infos = player.envs.reset(seed=1)  # else Atari games in play() would begin at random
+    obs, infos = player.envs.reset()
     inputs = player.inputs(obs, np.ones(len(obs), dtype=bool), infos)
-    batch_axis = {name: int(name in player.state) for name in inputs}
+    batch_axis = {name: int(name in player.memory) for name in inputs}
     inputs = {name: torch.cat([tensor, tensor], batch_axis[name]) for name, tensor in inputs.items()}
     shapes = {name: {axis: torch.export.Dim("batch")} for name, axis in batch_axis.items()}
     options = {"kwargs": {"inputs": inputs}, "dynamic_shapes": {"inputs": shapes}, "verbose": False}
@@ -232,7 +232,7 @@ def picture(envs, obs):
 
 
 def show(image, fps):
-    """Shows an image, uint8 [H, W, 3], in a window for one frame. Closing the window is Ctrl-C."""
+    """Shows an image, uint8 [H, W, 3], in a window for one frame. Closing the window acts as Ctrl-C."""
     import pygame
 
     screen = pygame.display.get_surface() or pygame.display.set_mode(image.shape[1::-1], pygame.SCALED)
@@ -246,7 +246,7 @@ def show(image, fps):
 def play(envs, act, args, folder):
     """Yields the return and the length of each game; shows or records it."""
     fps, video, games = envs.metadata.get("render_fps", 15), None, 0
-    obs, infos = envs.reset(seed=args.seed + 1_000_000)  # a run's environments have the seeds from its own --seed on
+    obs, infos = envs.reset(seed=args.seed + 1_000_000)  # the seeds of training begin at the run's own --seed
     dones = np.ones(len(obs), dtype=bool)  # the first observations begin episodes
     while games < args.episodes:
         image = picture(envs, obs) if args.render or args.video else None

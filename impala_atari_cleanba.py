@@ -260,8 +260,8 @@ def vtrace(rewards, values, dones, ratios, gamma):
 def impala_loss(agent, minibatch, args):
     """[impala 3] The loss of a minibatch, a sum over its steps, and a dict of sums to log.
 
-    minibatch: obs [M, B, ...], next_obs [1, B, ...], actions, int64, rewards and logprobs of the policy that acted,
-    float32, each [M, B], and dones, bool [M + 1, B]."""
+    minibatch: obs [M, B, ...]; next_obs [1, B, ...]; actions, int64 [M, B]; rewards and the actor's logprobs, float32
+    [M, B]; dones, bool [M + 1, B]."""
     rewards, dones = minibatch["rewards"], minibatch["dones"]
     policy, values = agent(torch.cat([minibatch["obs"], minibatch["next_obs"]]).flatten(0, 1))
     policy, values = Categorical(policy.logits.view(*dones.shape, -1)[:-1]), values.view(dones.shape)
@@ -317,8 +317,6 @@ def clipped_gradient(agent, minibatch, args):  # [impala 3]
 def train(args, run):
     """Trains an agent and returns it; `run` holds the run's folder, log, progress bar and checkpoints."""
     assert 0 <= args.gamma <= 1 and args.max_grad_norm >= 0  # [impala 1]
-    if run.batch_size % args.num_minibatches or run.batch_size == args.num_minibatches:
-        sys.exit(f"error: --num-minibatches must cut a rollout's {run.batch_size} steps into equal parts of 2 or more")
     if run.updates_done >= run.num_updates:
         sys.exit(f"error: {run.global_step} of {args.total_timesteps} steps done, and a rollout takes {run.batch_size}")
     torch.manual_seed(args.seed + run.global_step)
@@ -334,7 +332,7 @@ def train(args, run):
         sys.exit(f"error: --num-envs {args.num_envs} is not a multiple of {ranks} ranks x {args.actor_threads} threads")
     args = dataclasses.replace(args, num_envs=args.num_envs // (ranks * args.actor_threads))
     if args.num_envs % args.num_minibatches:  # [impala 4]
-        sys.exit(f"error: the {args.num_envs} environments of a thread do not make {args.num_minibatches} minibatches")
+        sys.exit(f"error: {args.num_envs} environments a thread do not divide into {args.num_minibatches} minibatches")
     videos = [args.capture_video and rank == i == 0 for i in range(args.actor_threads)]
     device = torch.device("cuda" if args.cuda and torch.cuda.is_available() else "cpu")
     actor_device = torch.device(args.actor_device or device)  # [cleanba 1]
@@ -366,7 +364,7 @@ def train(args, run):
 
 
 def make_rollouts(args, envs, seed, device, generator, rank, ranks):
-    """[cleanba 1] For each agent sent, yields columns [steps, num_envs, ...], episode ends and seconds waited."""
+    """[cleanba 1] For each agent sent, yields columns [M, N, ...] (dones: M + 1), episode ends and seconds waited."""
     backend = torch.get_device_module(device)
     stream, rollout_made = backend.Stream(device), None  # [cleanba 6]
     next_obs, _ = envs.reset(seed=seed)  # [cleanba 1]
@@ -416,13 +414,13 @@ def learn(args, run, device, agent, optimizer, gradient, submits, actor_device, 
         # [cleanba 6] a copy per actor: the learner changes its agent in place, and autocast caches an agent's weights
         snapshots = [copy.deepcopy(agent).to(actor_device) for _ in submits]
         torch.get_device_module(actor_device).synchronize(actor_device)
-        while len(pending) <= args.concurrency:  # [cleanba 4] with overlap, two rollouts are pending
+        while len(pending) <= (args.concurrency and update < run.num_updates):  # [cleanba 4] with overlap, two
             pending.append((update, [submit(each) for submit, each in zip(submits, snapshots, strict=True)]))
         started = time.perf_counter()  # [cleanba 9]
         version, futures = pending.pop(0)  # [cleanba 2]
         batches, ends, waits = zip(*(future.result() for future in futures), strict=True)
         waited = time.perf_counter() - started  # [cleanba 9]
-        # [cleanba 3] the threads' columns side by side, each [steps, N * threads, ...]
+        # [cleanba 3] the threads' columns side by side
         batch = {name: torch.cat([each[name].to(device) for each in batches], dim=1) for name in batches[0]}
         for step in zip(*ends, strict=True):
             ended, scores, lengths = (np.concatenate(column) for column in zip(*step, strict=True))
@@ -533,14 +531,13 @@ class Run:
         self.lock = FileLock(self.folder / "lock").acquire(timeout=0) if self.resumed else None  # only one trains in it
         if args.resume is not None:
             state = load_checkpoint(self.folder)
-            if self.resumed and state["script"] != Path(__file__).name:
-                sys.exit(f"error: --resume {args.resume}: this is a run of {state['script']}")
             if ":" in (env_id := state["args"]["env_id"]) and env_id != args.env_id:  # gymnasium imports the module
                 sys.exit(f"error: --resume {args.resume}: add --env-id {env_id} if you trust this module")
-            this_machine = {x: getattr(args, x) for x in ("cuda", "threads", "track", "runs_folder", "exp_name")}
-            args = tyro.cli(Args, description=__doc__, default=Args(**state["args"] | this_machine))
-            if self.resumed and args.env_id != env_id:
-                sys.exit(f"error: --resume {args.resume}: this is a run on {env_id}")
+            kept = vars(args).keys() & state["args"].keys() - {"cuda", "threads", "track", "runs_folder", "exp_name"}
+            default = dataclasses.replace(args, **{name: state["args"][name] for name in kept})
+            args = tyro.cli(Args, description=__doc__, default=default)
+            if self.resumed and (Path(__file__).name, args.env_id) != (state["script"], env_id):
+                sys.exit(f"error: --resume {args.resume}: this is a run of {state['script']} on {env_id}")
         if not self.resumed:
             name = f"{args.env_id}__{args.exp_name}__{args.seed}__{time.strftime('%F-%T')}-{time.time_ns() % 10**9:09}"
             self.folder = Path(args.runs_folder, name.replace("/", "-").replace(":", "-"))
@@ -554,7 +551,7 @@ class Run:
         self.lock = self.lock or FileLock(self.folder / "lock").acquire(timeout=0)  # creates the folder of a new run
         if self.args.track:
             import wandb  # pip install ".[track]"
-            wandb.init(id=self.folder.name, resume="allow", sync_tensorboard=True, config=vars(self.args))
+            wandb.init(id=self.folder.resolve().name, resume="allow", sync_tensorboard=True, config=vars(self.args))
         self.parts, self.writer = parts, SummaryWriter(self.folder, purge_step=self.global_step + 1)
         atexit.register(self.writer.close)
         self.saved = self.saved or self.save()["parts"]  # a part that cannot be saved and loaded fails here
@@ -563,9 +560,10 @@ class Run:
             sys.exit(f"error: the checkpoint does not fit: {sorted({*saved_keys} ^ {*keys}) or 'the order differs'}")
         for name, part in parts.items():
             part.load_state_dict(self.saved[name])
+        self.resumed or self.save()  # a run that starts from another's checkpoint gets its own
         script, suffix = Path(__file__).resolve(), f"_{self.global_step:012}" if self.resumed else ""
         shutil.copyfile(script, self.folder / f"{script.stem}{suffix}.py")
-        commit = subprocess.getoutput(f"git -C '{script.parent}' describe --always --dirty --abbrev=40 2>{os.devnull}")
+        commit = subprocess.getoutput(f'git -C "{script.parent}" describe --always --dirty --abbrev=40 2>{os.devnull}')
         about = {"script": script.name, "command": sys.argv, "args": vars(self.args), "device": str(device)}
         about |= {"commit": commit, "versions": {p.name: p.version for p in importlib.metadata.distributions()}}
         (self.folder / f"run{suffix}.json").write_text(json.dumps(about, indent=2))
@@ -590,8 +588,7 @@ class Run:
     def log_step(self, infos):
         """Counts a step of all environments; logs the episodes that ended in it."""
         self.global_step += self.args.num_envs
-        final = infos.get("final_info", {})
-        for i in np.flatnonzero(final.get("_episode", ())):  # the environments whose episode ended
+        for i in np.flatnonzero((final := infos.get("final_info", {})).get("_episode", ())):  # where an episode ended
             self.returns = [*self.returns[-99:], float(final["episode"]["r"][i])]
             self.writer.add_scalar("charts/episodic_return", self.returns[-1], self.global_step)
             self.writer.add_scalar("charts/episodic_length", final["episode"]["l"][i], self.global_step)
@@ -627,8 +624,9 @@ def main():
     numbers = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}  # Windows has no SIGHUP
     # Child processes inherit SIG_IGN, which leaves Ctrl-C to this process; what nohup ignores stays ignored.
     run = make_run(args, [number for number in numbers if signal.signal(number, signal.SIG_IGN) != signal.SIG_IGN])
-    atexit.register(lambda: [process.kill() for process in multiprocessing.active_children()])  # also after an error
-    train(run.args, run)
+    with contextlib.ExitStack() as stack:  # also after an error, it ends the worker processes, which ignore signals
+        stack.callback(lambda: [process.kill() for process in multiprocessing.active_children()])
+        train(run.args, run)
     sys.exit(128 + run.stopping if run.stopping else 0)
 
 

@@ -12,7 +12,7 @@
 
 From the second update on, a rollout's agent is one update old. On a CPU, the same seed repeats a run bit for bit.
 
-Marks such as [core 5] refer to docs/details.md, paths such as ppo2/model.py to openai/baselines. PPO ends with `learn`.
+Marks such as [core 5] refer to docs/details.md, paths such as ppo2/model.py to openai/baselines.
 """
 
 import atexit
@@ -432,7 +432,7 @@ def learn(args, run, device, agent, optimizer, gradient, submits, actor_device, 
         # [cleanba 6] a copy per actor: the learner changes its agent in place, and autocast caches an agent's weights
         snapshots = [copy.deepcopy(agent).to(actor_device) for _ in submits]
         torch.get_device_module(actor_device).synchronize(actor_device)
-        while len(pending) <= args.concurrency:  # [cleanba 4] with overlap, two rollouts are pending
+        while len(pending) <= (args.concurrency and update < run.num_updates):  # [cleanba 4] with overlap, two
             pending.append((update, [submit(each) for submit, each in zip(submits, snapshots, strict=True)]))
         started = time.perf_counter()  # [cleanba 9]
         version, futures = pending.pop(0)  # [cleanba 2]
@@ -561,14 +561,13 @@ class Run:
         self.lock = FileLock(self.folder / "lock").acquire(timeout=0) if self.resumed else None  # only one trains in it
         if args.resume is not None:
             state = load_checkpoint(self.folder)
-            if self.resumed and state["script"] != Path(__file__).name:
-                sys.exit(f"error: --resume {args.resume}: this is a run of {state['script']}")
             if ":" in (env_id := state["args"]["env_id"]) and env_id != args.env_id:  # gymnasium imports the module
                 sys.exit(f"error: --resume {args.resume}: add --env-id {env_id} if you trust this module")
-            this_machine = {x: getattr(args, x) for x in ("cuda", "threads", "track", "runs_folder", "exp_name")}
-            args = tyro.cli(Args, description=__doc__, default=Args(**state["args"] | this_machine))
-            if self.resumed and args.env_id != env_id:
-                sys.exit(f"error: --resume {args.resume}: this is a run on {env_id}")
+            kept = vars(args).keys() & state["args"].keys() - {"cuda", "threads", "track", "runs_folder", "exp_name"}
+            default = dataclasses.replace(args, **{name: state["args"][name] for name in kept})
+            args = tyro.cli(Args, description=__doc__, default=default)
+            if self.resumed and (Path(__file__).name, args.env_id) != (state["script"], env_id):
+                sys.exit(f"error: --resume {args.resume}: this is a run of {state['script']} on {env_id}")
         if not self.resumed:
             name = f"{args.env_id}__{args.exp_name}__{args.seed}__{time.strftime('%F-%T')}-{time.time_ns() % 10**9:09}"
             self.folder = Path(args.runs_folder, name.replace("/", "-").replace(":", "-"))
@@ -582,7 +581,7 @@ class Run:
         self.lock = self.lock or FileLock(self.folder / "lock").acquire(timeout=0)  # creates the folder of a new run
         if self.args.track:
             import wandb  # pip install ".[track]"
-            wandb.init(id=self.folder.name, resume="allow", sync_tensorboard=True, config=vars(self.args))
+            wandb.init(id=self.folder.resolve().name, resume="allow", sync_tensorboard=True, config=vars(self.args))
         self.parts, self.writer = parts, SummaryWriter(self.folder, purge_step=self.global_step + 1)
         atexit.register(self.writer.close)
         self.saved = self.saved or self.save()["parts"]  # a part that cannot be saved and loaded fails here
@@ -591,9 +590,10 @@ class Run:
             sys.exit(f"error: the checkpoint does not fit: {sorted({*saved_keys} ^ {*keys}) or 'the order differs'}")
         for name, part in parts.items():
             part.load_state_dict(self.saved[name])
+        self.resumed or self.save()  # a run that starts from another's checkpoint gets its own
         script, suffix = Path(__file__).resolve(), f"_{self.global_step:012}" if self.resumed else ""
         shutil.copyfile(script, self.folder / f"{script.stem}{suffix}.py")
-        commit = subprocess.getoutput(f"git -C '{script.parent}' describe --always --dirty --abbrev=40 2>{os.devnull}")
+        commit = subprocess.getoutput(f'git -C "{script.parent}" describe --always --dirty --abbrev=40 2>{os.devnull}')
         about = {"script": script.name, "command": sys.argv, "args": vars(self.args), "device": str(device)}
         about |= {"commit": commit, "versions": {p.name: p.version for p in importlib.metadata.distributions()}}
         (self.folder / f"run{suffix}.json").write_text(json.dumps(about, indent=2))
@@ -618,8 +618,7 @@ class Run:
     def log_step(self, infos):
         """Counts a step of all environments; logs the episodes that ended in it."""
         self.global_step += self.args.num_envs
-        final = infos.get("final_info", {})
-        for i in np.flatnonzero(final.get("_episode", ())):  # the environments whose episode ended
+        for i in np.flatnonzero((final := infos.get("final_info", {})).get("_episode", ())):  # where an episode ended
             self.returns = [*self.returns[-99:], float(final["episode"]["r"][i])]
             self.writer.add_scalar("charts/episodic_return", self.returns[-1], self.global_step)
             self.writer.add_scalar("charts/episodic_length", final["episode"]["l"][i], self.global_step)
@@ -655,8 +654,9 @@ def main():
     numbers = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}  # Windows has no SIGHUP
     # Child processes inherit SIG_IGN, which leaves Ctrl-C to this process; what nohup ignores stays ignored.
     run = make_run(args, [number for number in numbers if signal.signal(number, signal.SIG_IGN) != signal.SIG_IGN])
-    atexit.register(lambda: [process.kill() for process in multiprocessing.active_children()])  # also after an error
-    train(run.args, run)
+    with contextlib.ExitStack() as stack:  # also after an error, it ends the worker processes, which ignore signals
+        stack.callback(lambda: [process.kill() for process in multiprocessing.active_children()])
+        train(run.args, run)
     sys.exit(128 + run.stopping if run.stopping else 0)
 
 

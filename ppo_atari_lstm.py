@@ -10,7 +10,7 @@
 
     python ppo_atari_lstm.py --env-id BreakoutNoFrameskip-v4        (--help lists every option)
 
-Marks such as [core 5] refer to docs/details.md, paths such as ppo2/model.py to openai/baselines. PPO ends with `train`.
+Marks such as [core 5] refer to docs/details.md, paths such as ppo2/model.py to openai/baselines.
 """
 
 import atexit
@@ -54,7 +54,6 @@ class Args:
     tf32: bool = False  # allow TF32 on the GPU: faster, with a 10-bit mantissa
     bf16: bool = False  # compute the network up to the LSTM in bfloat16; slow where the hardware does not support it
     threads: int = torch.get_num_threads()  # number of CPU threads for torch
-    compile: bool = False  # [check] does not work here: it would compile the LSTM anew for each minibatch
     track: bool = False  # also log to Weights & Biases, which is configured by WANDB_MODE, WANDB_PROJECT, ...
     capture_video: bool = False  # record videos of environment 0 in the run's folder
     save_every: int = 100  # updates between checkpoints; 0 saves only at the start and the end
@@ -136,12 +135,12 @@ class EpisodicLife(gym.Wrapper):
         self.lives = lives
         return obs, reward, terminated or lost, truncated, info
 
-    def reset(self, **kwargs):
-        if not self.game_over:
+    def reset(self, *, seed=None, options=None):
+        if not self.game_over and seed is None:  # a seed starts a new game
             obs, _, terminated, truncated, info = self.env.step(0)
             self.game_over = terminated or truncated
-        if self.game_over:
-            obs, info = self.env.reset(**kwargs)
+        if self.game_over or seed is not None:
+            obs, info = self.env.reset(seed=seed, options=options)
         self.lives = self.unwrapped.ale.lives()
         return obs, info
 
@@ -159,7 +158,7 @@ class FireReset(gym.Wrapper):
 
 
 class WarpFrame(gym.ObservationWrapper):
-    """[atari 5] Converts RGB frames, uint8 [210, 160, 3], to gray and resizes them, uint8 [84, 84]."""
+    """[atari 5] Converts RGB frames, uint8 [H, 160, 3], to gray and resizes them, uint8 [84, 84]."""
 
     observation_space = gym.spaces.Box(0, 255, (84, 84), np.uint8)
 
@@ -191,8 +190,6 @@ def make_envs(args, folder):
     # [check] a minibatch holds whole environments
     if args.num_envs % args.num_minibatches:
         sys.exit("error: --num-minibatches must divide --num-envs, as a minibatch holds all steps of its environments")
-    if args.compile:  # [check] each minibatch calls the LSTM at other ends of episodes
-        sys.exit("error: --compile does not work here: it would compile the LSTM anew for each minibatch")
     vector = gym.vector.AsyncVectorEnv if args.async_envs else gym.vector.SyncVectorEnv
     makers = [partial(make_env, args, index, folder) for index in range(args.num_envs)]
     return vector(makers, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)
@@ -363,10 +360,6 @@ def train(args, run):
     envs = make_envs(args, run.folder)
     agent = Agent(envs, args.bf16).to(device)  # [speed]
     optimizer = torch.optim.Adam(agent.parameters(), args.learning_rate, fused=True)
-    gradient = clipped_gradient
-    if args.compile:
-        torch._dynamo.config.trace_autograd_ops = True  # compiles loss.backward() as well
-        gradient = torch.compile(clipped_gradient)
     # Pass here what a resume must restore: objects with load_state_dict() and with a state_dict() that returns a dict.
     run.start(device, agent=agent, optimizer=optimizer)
     next_obs, _ = envs.reset(seed=args.seed + run.global_step)  # a resume starts new episodes
@@ -420,7 +413,7 @@ def train(args, run):
                 rows = torch.arange(run.batch_size, device=device).view(-1, args.num_envs)[:, n].flatten()
                 minibatch = {name: column.index_select(0, rows) for name, column in batch.items()}
                 minibatch["state"] = tuple(s[:, n] for s in initial_state)  # [lstm 5] later states are computed again
-                stats.append(gradient(agent, minibatch, clip_coef, args))
+                stats.append(clipped_gradient(agent, minibatch, clip_coef, args))
                 adam_step(optimizer)
             if args.target_kl is not None and stats[-1]["approx_kl"] > args.target_kl:  # [aux 3]
                 break
@@ -461,14 +454,13 @@ class Run:
         self.lock = FileLock(self.folder / "lock").acquire(timeout=0) if self.resumed else None  # only one trains in it
         if args.resume is not None:
             state = load_checkpoint(self.folder)
-            if self.resumed and state["script"] != Path(__file__).name:
-                sys.exit(f"error: --resume {args.resume}: this is a run of {state['script']}")
             if ":" in (env_id := state["args"]["env_id"]) and env_id != args.env_id:  # gymnasium imports the module
                 sys.exit(f"error: --resume {args.resume}: add --env-id {env_id} if you trust this module")
-            this_machine = {x: getattr(args, x) for x in ("cuda", "threads", "track", "runs_folder", "exp_name")}
-            args = tyro.cli(Args, description=__doc__, default=Args(**state["args"] | this_machine))
-            if self.resumed and args.env_id != env_id:
-                sys.exit(f"error: --resume {args.resume}: this is a run on {env_id}")
+            kept = vars(args).keys() & state["args"].keys() - {"cuda", "threads", "track", "runs_folder", "exp_name"}
+            default = dataclasses.replace(args, **{name: state["args"][name] for name in kept})
+            args = tyro.cli(Args, description=__doc__, default=default)
+            if self.resumed and (Path(__file__).name, args.env_id) != (state["script"], env_id):
+                sys.exit(f"error: --resume {args.resume}: this is a run of {state['script']} on {env_id}")
         if not self.resumed:
             name = f"{args.env_id}__{args.exp_name}__{args.seed}__{time.strftime('%F-%T')}-{time.time_ns() % 10**9:09}"
             self.folder = Path(args.runs_folder, name.replace("/", "-").replace(":", "-"))
@@ -482,7 +474,7 @@ class Run:
         self.lock = self.lock or FileLock(self.folder / "lock").acquire(timeout=0)  # creates the folder of a new run
         if self.args.track:
             import wandb  # pip install ".[track]"
-            wandb.init(id=self.folder.name, resume="allow", sync_tensorboard=True, config=vars(self.args))
+            wandb.init(id=self.folder.resolve().name, resume="allow", sync_tensorboard=True, config=vars(self.args))
         self.parts, self.writer = parts, SummaryWriter(self.folder, purge_step=self.global_step + 1)
         atexit.register(self.writer.close)
         self.saved = self.saved or self.save()["parts"]  # a part that cannot be saved and loaded fails here
@@ -491,9 +483,10 @@ class Run:
             sys.exit(f"error: the checkpoint does not fit: {sorted({*saved_keys} ^ {*keys}) or 'the order differs'}")
         for name, part in parts.items():
             part.load_state_dict(self.saved[name])
+        self.resumed or self.save()  # a run that starts from another's checkpoint gets its own
         script, suffix = Path(__file__).resolve(), f"_{self.global_step:012}" if self.resumed else ""
         shutil.copyfile(script, self.folder / f"{script.stem}{suffix}.py")
-        commit = subprocess.getoutput(f"git -C '{script.parent}' describe --always --dirty --abbrev=40 2>{os.devnull}")
+        commit = subprocess.getoutput(f'git -C "{script.parent}" describe --always --dirty --abbrev=40 2>{os.devnull}')
         about = {"script": script.name, "command": sys.argv, "args": vars(self.args), "device": str(device)}
         about |= {"commit": commit, "versions": {p.name: p.version for p in importlib.metadata.distributions()}}
         (self.folder / f"run{suffix}.json").write_text(json.dumps(about, indent=2))
@@ -518,8 +511,7 @@ class Run:
     def log_step(self, infos):
         """Counts a step of all environments; logs the episodes that ended in it."""
         self.global_step += self.args.num_envs
-        final = infos.get("final_info", {})
-        for i in np.flatnonzero(final.get("_episode", ())):  # the environments whose episode ended
+        for i in np.flatnonzero((final := infos.get("final_info", {})).get("_episode", ())):  # where an episode ended
             self.returns = [*self.returns[-99:], float(final["episode"]["r"][i])]
             self.writer.add_scalar("charts/episodic_return", self.returns[-1], self.global_step)
             self.writer.add_scalar("charts/episodic_length", final["episode"]["l"][i], self.global_step)
@@ -555,8 +547,9 @@ def main():
     numbers = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}  # Windows has no SIGHUP
     # Child processes inherit SIG_IGN, which leaves Ctrl-C to this process; what nohup ignores stays ignored.
     run = make_run(args, [number for number in numbers if signal.signal(number, signal.SIG_IGN) != signal.SIG_IGN])
-    atexit.register(lambda: [process.kill() for process in multiprocessing.active_children()])  # also after an error
-    train(run.args, run)
+    with contextlib.ExitStack() as stack:  # also after an error, it ends the worker processes, which ignore signals
+        stack.callback(lambda: [process.kill() for process in multiprocessing.active_children()])
+        train(run.args, run)
     sys.exit(128 + run.stopping if run.stopping else 0)
 
 

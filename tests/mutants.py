@@ -65,7 +65,7 @@ MUTANTS = {
         ('FileLock(self.folder / "lock").acquire(timeout=0) if', 'FileLock(self.folder / "lock") if',
          "plumbing:belongs"),
         ("and not math.isfinite(scalar)", "and scalar == math.inf", "plumbing:finite"),
-        ("atexit.register(lambda: [process.kill()", "atexit.register(lambda: [process", "plumbing:workers"),
+        ("stack.callback(lambda: [process.kill()", "stack.callback(lambda: [process", "plumbing:workers"),
         ("sys.exit(128 + run.stopping if", "sys.exit(run.stopping if", "plumbing:signal"),
         ("self.global_step += self.args.num_envs", "self.global_step += 1", "run:logged_once"),
     ],

@@ -267,7 +267,9 @@ def test_a_game_that_ends_in_the_noop_after_a_lost_life_is_reset(kind):
     env.step(3)
     game.steps = 2  # one life is left, which the no-op takes
     assert env.reset()[0] == (3, 0) and env.lives == 3
-    assert game.asked == ["reset", 3, 0, 3, "reset", 3, 0, "reset"]
+    env.step(3)
+    assert env.reset(seed=1)[0] == (4, 0)  # a seed begins a new game, though lives are left
+    assert game.asked == ["reset", 3, 0, 3, "reset", 3, 0, "reset", 3, "reset"]
 
 
 @both_ends

@@ -41,7 +41,7 @@ def test_a_resume_of_something_else(tmp_path):
     other = train(ATARI, ATARI.tiny, tmp_path)  # its options are not all ppo.py's
     for path, options, reason in (
         (other, "", "this is a run of ppo_atari.py"),
-        (run, " --env-id Acrobot-v1", "this is a run on CartPole-v1"),
+        (run, " --env-id Acrobot-v1", "this is a run of ppo.py on CartPole-v1"),
         (run.parent, "", "there is no intact checkpoint"),
         (run / "missing", "", "there is no intact checkpoint"),
     ):
@@ -98,7 +98,8 @@ BOX = gym.spaces.Box(-1, 1, (4,))
 FINE = {
     "dict": gym.spaces.Dict(a=BOX, b=gym.spaces.Discrete(3)), "tuple": gym.spaces.Tuple([BOX, BOX]),
     "matrix": gym.spaces.Box(-1, 1, (2, 2)), "scalar": gym.spaces.Box(-1, 1, ()), "discrete": gym.spaces.Discrete(3),
-    "integers": gym.spaces.Box(-5, 5, (3,), "int64"), "float64": gym.spaces.Box(-5, 5, (3,), "float64"),
+    "multidiscrete": gym.spaces.MultiDiscrete([3, 4]), "integers": gym.spaces.Box(-5, 5, (3,), "int64"),
+    "float64": gym.spaces.Box(-5, 5, (3,), "float64"),
 }  # fmt: skip
 
 
@@ -106,7 +107,9 @@ FINE = {
 @pytest.mark.parametrize("script", [PPO, CONTINUOUS], ids=lambda script: script.name)
 def test_observations_that_can_be_flattened(script, kind, tmp_path):
     actions = gym.spaces.Discrete(2) if script is PPO else gym.spaces.Box(-1, 1, (2,))
-    assert checkpoint(train_on(script, FINE[kind], actions, tmp_path))["global_step"] == 512
+    state = checkpoint(train_on(script, FINE[kind], actions, tmp_path))
+    weights = next(tensor for name, tensor in state["parts"]["agent"].items() if name.endswith("weight"))
+    assert state["global_step"] == 512 and weights.shape[1] == gym.spaces.flatdim(FINE[kind])
 
 
 @pytest.mark.parametrize(

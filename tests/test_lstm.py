@@ -136,7 +136,7 @@ def test_every_value_is_of_the_state_up_to_its_observation(tmp_path):
     assert cuts > 8
 
 
-@pytest.mark.parametrize("options", ["--num-minibatches 16", "--compile"])
+@pytest.mark.parametrize("options", ["--num-minibatches 16"])
 def test_options_that_do_not_fit(options, tmp_path):
     """The default is 8 environments, and a minibatch holds whole ones."""
     with pytest.raises(SystemExit, match=f"^error: {options.split()[0]}"):
