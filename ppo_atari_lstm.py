@@ -97,7 +97,7 @@ class NoopReset(gym.Wrapper):
 class MaxAndSkip(gym.Wrapper):
     """[atari 2] Repeats an action for 4 frames, sums the rewards, and takes the maximum of the last two frames."""
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 15}  # of 60 frames; ALE says 30
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 15}  # 60 frames a second / 4; ALE says 30
 
     def __init__(self, env):
         super().__init__(env)

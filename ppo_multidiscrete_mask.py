@@ -126,7 +126,7 @@ class Microrts(gym.Env):
         return obs.transpose(2, 0, 1).astype(np.uint8), float(reward), bool(done), False, {}
 
     def action_mask(self):
-        """[aux 4] Float64 [sum(nvec)]: 1 for idle own units as sources, idle enemy units as targets, and the rest."""
+        """[aux 4] Float64 [sum(nvec)]: 1 for idle own units as sources, idle enemy units as targets, and all else."""
         return self.game.action_mask
 
 

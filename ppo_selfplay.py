@@ -80,7 +80,7 @@ class Args:
 
 
 class Slime(gym.Env):
-    """[library] A game of slimevolleygym with `lives` for each player; an action lasts 3 frames of 1/30 second."""
+    """[library] A game of slimevolleygym with `lives` lives each; an action lasts 3 frames of 1/30 second."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
     observation_space, action_space = gym.spaces.Box(-np.inf, np.inf, (2, 12)), gym.spaces.MultiDiscrete([6, 6])
@@ -146,7 +146,7 @@ class Seats(gym.vector.VectorWrapper):
 
     def step(self, actions):
         obs, reward, terminated, truncated, infos = self.env.step(actions.reshape(-1, 2))
-        final_obs = [obs[0] if each is None else each for each in infos.get("final_obs", obs)]  # None: goes on
+        final_obs = [obs[0] if each is None else each for each in infos.get("final_obs", obs)]  # None: no end
         obs, infos["final_obs"] = (np.reshape(each, (len(actions), -1)) for each in (obs, final_obs))
         return obs, np.stack([reward, -reward], axis=-1).ravel(), terminated.repeat(2), truncated.repeat(2), infos
 
