@@ -119,7 +119,7 @@ def test_the_recurrent_state_is_carried_from_step_to_step():
     for t in range(8):
         player.act(obs[t, None].numpy(), dones[t, None].numpy(), {})
     _, _, state = agent(obs, (torch.zeros(1, 1, 128),) * 2, dones)
-    torch.testing.assert_close(tuple(player.state.values()), state)
+    torch.testing.assert_close(tuple(player.memory.values()), state)
 
 
 def test_masks(tmp_path, capsys, monkeypatch):
@@ -282,9 +282,9 @@ def test_an_exported_policy_plays_without_the_script(script, options, tmp_path):
         outputs = session.run(None, {name: tensor.numpy() for name, tensor in inputs.items()})
         outputs = dict(zip([value.name for value in session.get_outputs()], outputs, strict=True))
         inputs["obs"] = torch.from_numpy(normalize.scale(obs) if box else obs)
-        policy, player.state = player.policy(inputs)
+        policy, player.memory = player.policy(inputs)
         expected = {"action": policy.mean.clip(-1, 1) if box else enjoy.mode(policy)}
-        for name, tensor in (expected | {f"next_{name}": x for name, x in player.state.items()}).items():
+        for name, tensor in (expected | {f"next_{name}": x for name, x in player.memory.items()}).items():
             np.testing.assert_allclose(outputs[name], tensor, atol=1e-5)
         obs, _, terminated, truncated, infos = envs.step(outputs["action"])
         dones = terminated | truncated
@@ -294,7 +294,7 @@ def test_an_exported_network_takes_any_number_of_images(tmp_path):
     """ppo_procgen.py divides them into parts on a CPU."""
     images = gym.spaces.Box(0, 255, (3, 64, 64), np.uint8)
     envs = gym.vector.SyncVectorEnv([lambda: gym.wrappers.TransformObservation(gym.make("CartPole-v1"), None, images)])
-    envs.reset = lambda seed: (images.sample()[None], {})
+    envs.reset = lambda: (images.sample()[None], {})
     agent, options = PROCGEN.module.Agent(envs), PROCGEN.module.Args()
     player = enjoy.Player(PROCGEN.module, options, {"parts": {"agent": agent.state_dict()}}, envs)
     enjoy.export(player, tmp_path / "agent.onnx")
