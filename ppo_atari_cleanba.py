@@ -432,7 +432,8 @@ def learn(args, run, device, agent, optimizer, gradient, submits, actor_device, 
         # [cleanba 6] a copy per actor: the learner changes its agent in place, and autocast caches an agent's weights
         snapshots = [copy.deepcopy(agent).to(actor_device) for _ in submits]
         torch.get_device_module(actor_device).synchronize(actor_device)
-        while len(pending) <= (args.concurrency and update < run.num_updates):  # [cleanba 4] with overlap, two
+        # [cleanba 4] with overlap, two rollouts are pending, except in the last update
+        while len(pending) <= (args.concurrency and update < run.num_updates):
             pending.append((update, [submit(each) for submit, each in zip(submits, snapshots, strict=True)]))
         started = time.perf_counter()  # [cleanba 9]
         version, futures = pending.pop(0)  # [cleanba 2]
