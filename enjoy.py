@@ -69,7 +69,7 @@ def load(path, words=()):
     begun = f"{name}_{state['global_step']:012}.py"  # copies of this step or later were made after the checkpoint
     source = [beside, *(copy for copy in copies if copy.name < begun)][-1]
     script = sys.modules["<run_path>"] = types.SimpleNamespace(**runpy.run_path(str(source)))  # tyro reads its source
-    options = tyro.cli(script.Args, args=words, default=script.Args(**state["args"]), prog="enjoy.py RUN")
+    options = tyro.cli(script.Args, args=words, default=script.Args(**state["args"]), prog=source.name)
     if source.resolve() == beside and ":" in options.env_id and not any(options.env_id in word for word in words):
         sys.exit(f"error: {file} imports a module; if you trust {options.env_id}, add --env-id {options.env_id}")
     return script, options, state, file
@@ -101,8 +101,9 @@ class Player(nn.Module):
     def __init__(self, script, options, state, envs, greedy=False):
         super().__init__()
         self.script, self.envs, self.greedy, self.memory = script, envs, greedy, {}
-        names = inspect.signature(script.Agent).parameters.keys() & vars(options).keys() - {"bf16"}  # plays in float32
-        self.agent = script.Agent(envs, **{name: getattr(options, name) for name in names}).eval().requires_grad_(False)
+        known = vars(options) | {"args": options}
+        names = inspect.signature(script.Agent).parameters.keys() & known.keys() - {"bf16"}  # plays in float32
+        self.agent = script.Agent(envs, **{name: known[name] for name in names}).eval().requires_grad_(False)
         self.agent.load_state_dict(state["parts"]["agent"])
         if "state" in inspect.signature(self.agent.forward).parameters:
             [core] = [module for module in self.agent.modules() if isinstance(module, nn.RNNBase)]

@@ -32,14 +32,12 @@ PACKAGES = {
     "python", "torch", "numpy", "gymnasium", "ale-py", "opencv-python-headless", "mujoco", "envpool", "gym-microrts",
     "slimevolleygym", "tensorflow", "gym", "baselines", "atari-py", "mujoco-py", "opencv-python",
 }  # fmt: skip
-# The columns of a table of updates after step and seconds, and what ppo2 calls them.
-UPDATES = {
+# The columns of ppo2's table of updates after step and seconds, and what ppo2 calls them.
+PPO2 = {
     "policy_loss": "loss/policy_loss", "value_loss": "loss/value_loss", "entropy": "loss/policy_entropy",
     "approx_kl_ppo2": "loss/approxkl", "clipfrac": "loss/clipfrac", "explained_variance": "misc/explained_variance",
     "SPS": "fps",
 }  # fmt: skip
-ONLY_OURS = ["approx_kl", "old_approx_kl", "learning_rate"]
-SELDOM = ["win_rate_random", "win_rate_past"]  # NaN in the table where they were not logged
 
 
 class Broken(Exception):
@@ -174,28 +172,23 @@ def result_file(results, about):
 
 
 def read_ours(run, about):
-    """(episodes, updates) of a run of one of our scripts. A metric that an edited copy does not log is left out."""
+    """(episodes, updates) of a run of one of our scripts. Updates have a column for whatever else the script logs, with
+    NaN where an update lacks it."""
     batch_size, steps = about["batch_size"], newest_step(run)
     if not steps:
         raise Broken("no checkpoint of an update")
     logged = {tag: [point for point in points if point[0] <= steps] for tag, points in events(run).items()}
-    columns = {}
-    for name in [*UPDATES, *ONLY_OURS]:
-        points = logged.get(f"{'charts' if name in ('SPS', 'learning_rate') else 'losses'}/{name}", [])
-        if points and [point[0] for point in points] != list(range(batch_size, steps + 1, batch_size)):
-            raise Broken(f"the log has {len(points)} of the {steps // batch_size} values of {name}")
-        if points:
-            columns[name] = points
-    if not columns:
-        raise Broken(f"the log has none of the {steps // batch_size} updates")
-    first = next(iter(columns.values()))
-    updates = {"step": [point[0] for point in first], "seconds": [point[2] for point in first]}
-    updates |= {name: [point[1] for point in points] for name, points in columns.items()}
-    seldom = {name: {point[0]: point[1] for point in logged.get(f"charts/{name}", [])} for name in SELDOM}
-    updates |= {name: [rate.get(step, math.nan) for step in updates["step"]] for name, rate in seldom.items() if rate}
-    returns, lengths = (logged.get(f"charts/episodic_{name}", []) for name in ("return", "length"))
+    returns, lengths = (logged.pop(f"charts/episodic_{name}", []) for name in ("return", "length"))
     if len(returns) != len(lengths):
         raise Broken(f"the log has {len(returns)} returns and {len(lengths)} lengths")
+    ends = range(batch_size, steps + 1, batch_size)
+    seconds = {step: second for tag in reversed(logged) for step, _, second in logged[tag]}
+    if missing := set(ends) - seconds.keys():
+        raise Broken(f"the log lacks {len(missing)} of the {len(ends)} updates")
+    updates = {"step": [*ends], "seconds": [seconds[step] for step in ends]}
+    for tag, points in logged.items():
+        values = {step: value for step, value, _ in points}
+        updates[tag.rpartition("/")[2]] = [values.get(step, math.nan) for step in ends]
     return [(x[0], x[2], x[1], length[1]) for x, length in zip(returns, lengths, strict=True)], updates
 
 
@@ -209,7 +202,7 @@ def read_ppo2(run, about):
     monitors = sorted(run.glob("*.monitor.csv"))
     if len(monitors) != int(about["args"].get("num_env", 1)):
         raise Broken(f"{len(rows)} updates and {len(monitors)} monitors")
-    names, episodes = {"step": "misc/total_timesteps", "seconds": "misc/time_elapsed"} | UPDATES, []
+    names, episodes = {"step": "misc/total_timesteps", "seconds": "misc/time_elapsed"} | PPO2, []
     for path in monitors:
         with path.open() as file:
             next(file)  # a comment

@@ -112,6 +112,8 @@ def curves(folder, experiments, lines):
             lines += more
             if by_seed:
                 one = Experiment(whole, env_id, {}, list(by_seed.values()), [])
+                lines += [f"not in the score: {run.about['run']}, stopped at {run.about['steps']:,} steps"
+                          for run in one.ours if run not in one.done]  # fmt: skip
                 table.append([env_id, whole, one.steps, mean_and_spread(one.done)])
                 panels.setdefault(env_id, []).append((whole, one.ours))
     if not panels:

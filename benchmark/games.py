@@ -20,10 +20,17 @@ import tyro
 sys.path.insert(0, str(ROOT := Path(__file__).resolve().parents[1]))
 
 import enjoy  # noqa: E402
-from benchmark import collect, report, sweep  # noqa: E402
+from benchmark import collect, sweep  # noqa: E402
 
 PACKAGES = "stable-baselines3", "torch", "gymnasium", "numpy"
 COLUMNS = "task who seed steps mean std minutes threshold_step machine versions commit recipe command".split()
+
+
+def machine_text(machine):
+    """The machine of a run in words: the text that was given, or what the launcher found."""
+    if isinstance(machine, dict):
+        machine = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in machine.items() if value)
+    return machine or "unknown"
 
 
 def row_of(run, who):
@@ -49,7 +56,7 @@ def main(
     rows = {(row["task"], row["who"], row["seed"]): row for row in old}
     for row in new:
         row["versions"] = " ".join(f"{name}=={row['versions'][name]}" for name in PACKAGES if name in row["versions"])
-        row["machine"] = report.machine_text(row.get("machine") or sweep.machine(1))
+        row["machine"] = machine_text(row.get("machine") or sweep.machine(1))
         rows[row["task"], row["who"], str(row["seed"])] = row
     with table.open("w") as file:
         writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore", lineterminator="\n")

@@ -190,17 +190,6 @@ def left_out(found, experiments):
 # STATISTICS
 
 
-def interval(samples, statistic):
-    """95% percentile interval of statistic(*samples), by a bootstrap stratified by sample.
-
-    None where a sample is a single run, or where the only sample has fewer than 5: of 3 values it would be their range,
-    which covers the median in 75% of cases."""
-    if min(map(len, samples)) < 2 or (len(samples) == 1 and len(samples[0]) < 5):
-        return None
-    options = dict(n_resamples=5000, paired=False, vectorized=True, method="percentile", rng=np.random.default_rng(1))
-    return stats.bootstrap(samples, statistic, **options).confidence_interval
-
-
 class Difference(NamedTuple):
     """The first mean minus the second, its 95% interval, and p of Welch's t-test; interval and p are NaN where a side
     is a single run, or where neither has any spread."""
@@ -237,26 +226,6 @@ def scores(runs):
     return np.array([run.score for run in runs])
 
 
-def all_together(experiments):
-    """(interquartile mean, its 95% interval, number of environments) of our normalized scores; or None.
-
-    0 is the mean return of the first 100 episodes of ppo2, 1 its score. Environments where ppo2 learns nothing are left
-    out."""
-    samples = []
-    for one in experiments:
-        if one.ppo2 and min(len(one.done), len(one.ppo2)) > 1 and one.options.keys() <= SAME_IDEA:
-            low = np.mean([run.episodes["return"][:WINDOW].mean() for run in one.ppo2])
-            high = scores(one.ppo2).mean()
-            if high > low:
-                samples.append((scores(one.done) - low) / (high - low))
-    return (pooled(*samples), interval(samples, pooled), len(samples)) if samples else None
-
-
-def pooled(*samples, axis=-1):
-    """The interquartile mean, without the lowest and the highest quarter, of all runs of all environments."""
-    return stats.trim_mean(np.concatenate(samples, axis=axis), 0.25, axis=axis)
-
-
 # TEXT
 
 
@@ -286,19 +255,14 @@ def mean_and_spread(runs):
     return f"{number(values.mean())}{spread} ({len(values)})"
 
 
-def score_rows(experiments):
-    """[environment, experiment, steps, ours, ppo2, difference, p] of each experiment, as text."""
-    for one in experiments:
-        found = compare(scores(one.done), scores(one.ppo2)) if one.ppo2 else None
-        tested = (found.text(one.done[0].score), p_value(found.p)) if found else ("", "")
-        yield [one.env_id, one.name, one.steps, mean_and_spread(one.done), one.reference, *tested]
-
-
 def score_table(experiments):
     """The lines of a table of scores in Markdown."""
     lines = ["| script | environment | steps | ours | `ppo2` | difference |", "|---|---|---|---|---|---|"]
-    for one, (env_id, _, *cells, _) in zip(experiments, score_rows(experiments), strict=True):
-        lines.append(f"| {' | '.join([f'`{one.script}.py`' + one.shown(quote='`'), env_id, *cells])} |")
+    for one in experiments:
+        difference = compare(scores(one.done), scores(one.ppo2)).text(one.done[0].score) if one.ppo2 else ""
+        name = f"`{one.script}.py`{one.shown(quote='`')}"
+        cells = [name, one.env_id, one.steps, mean_and_spread(one.done), one.reference, difference]
+        lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 
@@ -386,28 +350,6 @@ def charts(experiment, path):
             axes.set_title(label)
 
     drawing((11, 8), path, draw)
-
-
-def machine_text(machine):
-    """The machine of a run in words: the text that was given, or what the launcher found."""
-    if isinstance(machine, dict):
-        machine = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in machine.items() if value)
-    return machine or "unknown"
-
-
-def run_rows(found):
-    for run in (run for runs in found.values() for run in runs):
-        about, commits = run.about, []
-        versions = about["versions"]
-        for text in (about, *about.get("resumed", ())):
-            recipe = f" with {text['recipe'].replace('recipes/', '')}" if "recipe" in text else ""
-            since = f"from {text['step']:,} " if text is not about else ""
-            commits.append(f"{since}{(text['commit'] or 'not committed')[:13]}{recipe}")
-        steps = f"{about['steps']:,}" + ("" if run.finished else f" of {about['steps_wanted']:,}")
-        framework = f"torch {versions['torch']}" if "torch" in versions else f"tensorflow {versions['tensorflow']}"
-        yield [about["env_id"], about["script"], about["seed"], steps, f"{run.updates['seconds'][-1] / 60:.1f}",
-               number(run.score), about["command"], ", ".join(commits), framework,
-               machine_text(about["machine"])]  # fmt: skip
 
 
 def main():

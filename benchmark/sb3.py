@@ -13,11 +13,9 @@ import sys
 import time
 from importlib.metadata import version
 
-import gymnasium as gym
 import numpy as np
 import torch
 from stable_baselines3 import PPO
-from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import VecNormalize
@@ -47,25 +45,11 @@ SETTINGS = {
 }  # fmt: skip
 
 
-class Threshold(BaseCallback):
-    """Notes the step of the first rollout after which the last 100 episodes reach the task's reward_threshold."""
-
-    step = None
-
-    def _on_rollout_end(self):
-        returns, threshold = [game["r"] for game in self.model.ep_info_buffer], gym.spec(args.env_id).reward_threshold
-        if threshold is not None and len(returns) == 100 and np.mean(returns) >= threshold:
-            self.step = self.step or self.num_timesteps
-
-    def _on_step(self):
-        return True
-
-
 parser = argparse.ArgumentParser()
 parser.add_argument("env_id", choices=SETTINGS)
 parser.add_argument("--steps", type=int, required=True)
 parser.add_argument("--seed", type=int, default=1)
-args, threshold = parser.parse_args(), Threshold()
+args = parser.parse_args()
 torch.set_num_threads(1)
 settings = SETTINGS[args.env_id].copy()
 num_envs, normalize = settings.pop("n_envs"), settings.pop("normalize", False)
@@ -77,12 +61,8 @@ if normalize:
     games.obs_rms = envs.obs_rms
 model = PPO("MlpPolicy", envs, seed=args.seed, device="cpu", **settings)
 start = time.process_time()
-model.learn(args.steps, callback=threshold)
-row = {
-    "steps": model.num_timesteps,
-    "minutes": round((time.process_time() - start) / 60, 2),
-    "threshold_step": threshold.step,
-}
+model.learn(args.steps)
+row = {"steps": model.num_timesteps, "minutes": round((time.process_time() - start) / 60, 2)}
 returns, _ = evaluate_policy(model, games, n_eval_episodes=100, deterministic=True, return_episode_rewards=True)
 row |= {"mean": round(np.mean(returns), 2), "std": round(np.std(returns), 2), "task": args.env_id, "seed": args.seed}
 row |= {"who": "Stable-Baselines3", "command": shlex.join(["python", "benchmark/sb3.py", *sys.argv[1:]])}

@@ -30,7 +30,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmark.collect import NOT_OPTIONS, attempt, collect, newest_step, result_file, resumes  # noqa: E402
+from benchmark.collect import NOT_OPTIONS, attempt, blob, collect, newest_step, result_file, resumes  # noqa: E402
 from recipes.__main__ import apply, read, recipes  # noqa: E402
 
 
@@ -68,6 +68,8 @@ def expanded(line):
             lines.append(shlex.join([script, *(word for each in chosen for word in ("+", each)), *options]))
         except SystemExit:
             unfit.append(name)
+    if not lines:
+        sys.exit(f"error: {pattern} is no recipe that fits {script}")
     if unfit:
         print(f"not for {script}: {', '.join(unfit)}", file=sys.stderr)
     return lines
@@ -84,10 +86,12 @@ class Ours:
         if names:
             self.file = self.written(script, names)
         self.options += ["--seed", str(seed)] + (["--total-timesteps", total_timesteps] if total_timesteps else [])
-        spec = importlib.util.spec_from_file_location(self.file.stem, self.file)
-        spec.loader.exec_module(module := importlib.util.module_from_spec(spec))
-        self.script, self.default = self.file.stem, dataclasses.asdict(module.Args())
-        self.args = dataclasses.asdict(tyro.cli(module.Args, args=self.options))
+        spec = importlib.util.spec_from_file_location("<sweep>", self.file)
+        module = sys.modules["<sweep>"] = importlib.util.module_from_spec(spec)  # where tyro and dataclasses look
+        spec.loader.exec_module(module)
+        args = module.Args(), tyro.cli(module.Args, args=self.options, prog=self.file.name)
+        self.default, self.args = (json.loads(json.dumps(dataclasses.asdict(each))) for each in args)  # as in run.json
+        self.script = self.file.stem
         changed = sorted(key for key in self.args.keys() - NOT_OPTIONS if self.args[key] != self.default[key])
         about = {"env_id": self.args["env_id"], "script": self.script, "seed": seed, "ours": True}
         self.result = result_file(results or "", about | {"options": {key: self.args[key] for key in changed}})
@@ -132,7 +136,10 @@ class Ours:
             about = json.loads(self.result.read_text())
             if about["steps"] == about["steps_wanted"] == self.steps:
                 return True
-        return (run := self.run()) is not None and newest_step(run) >= self.steps
+        run = self.run()
+        if run is not None and blob(run / f"{self.script}.py") != blob(self.file):
+            print(f"note: {run} was made with another text of {self.file.name}", flush=True)
+        return run is not None and newest_step(run) >= self.steps
 
     def command(self):
         """The command that starts the run or continues it."""
@@ -205,7 +212,9 @@ def start(run, folder):
             return "busy"  # in another sweep
         if run.done():
             return "done"
-        return subprocess.Popen(run.command(), cwd=folder, stdout=log, stderr=subprocess.STDOUT)
+        paths = filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])  # a script in build/ finds --env-id MODULE:ID
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+        return subprocess.Popen(run.command(), cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT)
 
 
 def finish(run, status, about):
@@ -238,7 +247,7 @@ def main(lines, words=()):
         print("\n".join(f"{line} (seed {seed})" for line, seed in waiting))
         return 0
     for line in (line for line in lines if not line.startswith("ppo2_")):
-        with_recipes(*parts(line)[:2])  # a recipe that does not fit ends the sweep before a run starts
+        Ours(line, 1, folder)  # a recipe or an option that does not fit ends the sweep before a run starts
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // workers)))
     about, running, failed, stopped = machine(workers), [], 0, []
     for number in (signal.SIGINT, signal.SIGTERM):

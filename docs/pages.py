@@ -260,10 +260,8 @@ def report_values(results, output):
     for number, (env_id, sides) in enumerate(several.items()):
         together({env_id: sides}, output / f"together-{number}.svg")
     values = {
-        "together": report.all_together(experiments), "scores": [*report.score_rows(experiments)],
-        "left_out": report.left_out(found, experiments),
-        "several": list(several), "sections": sections,
-        "runs": [*report.run_rows(found)],
+        "scores": rendered("\n".join(report.score_table(experiments)), ROOT / "docs" / "results.md"),
+        "left_out": report.left_out(found, experiments), "several": list(several), "sections": sections,
     }  # fmt: skip
     return experiments, firsts, values
 

@@ -58,7 +58,7 @@ def read(file):
     names = f"--- {header['script']}\n+++ {header['script']}\n"  # diff -U2 has a copy's name and times
     text, found = re.subn(rf"^--- {re.escape(header['script'])}\b.*\n\+\+\+ .*\n", names, "".join(diff), flags=re.M)
     if found != 1:
-        raise ValueError(f"{file}: its diff must be of {header['script']}")
+        raise ValueError(f"{file}: its diff must be of {header['script']}, without the prefixes a/ and b/")
     return Recipe(file, header, text)
 
 

@@ -118,20 +118,26 @@ def test_a_sweep_knows_a_run_by_script_and_options(folder):
     assert make("ppo.py --gamma 0.9").name == "CartPole-v1__ppo__1__gamma=0.9__total_timesteps=2048"
 
 
-def test_a_sweep_does_not_take_another_run_for_its_own(run, tmp_path):
-    """One from before an option existed has its default; one that began from a checkpoint's file is another."""
+def test_a_sweep_does_not_take_another_run_for_its_own(run, tmp_path, capsys):
+    """One from before an option existed has its default, one of another text is named, one from a file is another."""
     (tmp_path / "runs").mkdir()
     run = run.rename(tmp_path / "runs" / run.name)
     about = json.loads((run / "run.json").read_text())
     del about["args"]["anneal_clip"]
     (run / "run.json").write_text(json.dumps(about))
-    assert sweep.Ours("ppo.py", 1, tmp_path, "2048").done()
+    assert sweep.Ours("ppo.py", 1, tmp_path, "2048").done() and not capsys.readouterr().out
     assert not sweep.Ours("ppo.py --anneal-clip", 1, tmp_path, "2048").done()
+    edited = tmp_path / "ppo.py"
+    option = "    layers: tuple[int, ...] = (64,)\n    seed: int"
+    edited.write_text((ROOT / "ppo.py").read_text().replace("    seed: int", option))
+    assert sweep.Ours(str(edited), 1, tmp_path, "2048").done() and "another text of ppo.py" in capsys.readouterr().out
+    with_about(run, args={"layers": [64, 64]})  # a tuple is a list in run.json
+    assert sweep.Ours(f"{edited} --layers 64 64", 1, tmp_path, "2048").done()
     with_about(run, args={"resume": "runs/other/checkpoint_000000000512.pt"})
     assert not sweep.Ours("ppo.py", 1, tmp_path, "2048").done()
 
 
-def test_a_line_with_recipes_makes_a_script(tmp_path, monkeypatch):
+def test_a_line_with_recipes_makes_a_script(tmp_path, monkeypatch, capsys):
     """Named after them; a pattern stands for those that fit, and the result has the recipe."""
     lines = sweep.expanded("ppo.py + without/core-1* --gamma 0.9")
     assert "ppo.py + without/core-11 --gamma 0.9" in lines and sweep.expanded(lines[0]) == [lines[0]]
@@ -149,6 +155,9 @@ def test_a_line_with_recipes_makes_a_script(tmp_path, monkeypatch):
     for line, why in (("ppo.py + without/nix", "No such file"), ("ppo.py + with/lstm-mask", "does not apply")):
         with pytest.raises(SystemExit, match=f"(?s)error: {re.escape(line)}: .*{why}"):
             sweep.main([lines[0], line])
+    with pytest.raises(SystemExit):
+        sweep.main([lines[0], "ppo.py --gama 0.9"])
+    assert "--gama" in capsys.readouterr().err
 
 
 def test_two_sweeps_do_not_make_the_same_run(tmp_path, monkeypatch):
@@ -228,7 +237,7 @@ def test_a_run_of_ppo2(tmp_path, monkeypatch):
 WRECKS = {  # what is done to a run, and the reason that is given
     "half a run.json": (lambda run: os.truncate(run / "run.json", 100), "JSONDecodeError"),
     "no checkpoint": (lambda run: [path.unlink() for path in run.glob("*.pt")], "no checkpoint"),
-    "half a log": (lambda run: [os.truncate(path, 4000) for path in run.glob("events.*")], "the log has"),
+    "half a log": (lambda run: [os.truncate(path, 4000) for path in run.glob("events.*")], "the log lacks"),
     "begun from a file": (lambda run: with_about(run, args={"resume": "x/c.pt"}), "begun from x/c.pt"),
     "other rollouts": (lambda run: with_about(run, "run_000000000512.json", {"num_envs": 2}), "num_envs or num_steps"),
 }
@@ -385,13 +394,6 @@ def test_the_difference_is_welchs():
         none = report.compare(*pair)
         assert np.isnan(none.p) and none.verdict("b") == "" and "[" not in none.text(5.0)
     assert effects.interval(found) == f"+13.2 [{mean - half:.1f}, {mean + half:.1f}]"
-
-
-def test_interquartile_means_and_their_interval():
-    assert report.pooled(np.array([0.0, 1, 2, 3, 4, 5, 6, 1000])) == 3.5
-    low, high = report.interval((np.arange(100.0),), report.pooled)
-    assert 40 < low < 48 and 51 < high < 59
-    assert report.interval((np.arange(4.0),), report.pooled) is None  # and not the range, as if it were 95%
 
 
 def test_curves():
