@@ -302,7 +302,7 @@ def main():
     except KeyboardInterrupt:
         sys.exit(130)
     except (ImportError, gym.error.DependencyNotInstalled) as error:
-        sys.exit(f"error: {error} (docs/install.md lists the extras of this project)")
+        sys.exit(f"error: {error} (an extra of docs/install.md, or a folder that PYTHONPATH lacks)")
     except (OSError, gym.error.Error) as error:
         sys.exit(f"error: {error}")
 

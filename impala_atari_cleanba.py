@@ -293,7 +293,7 @@ def gather(part):
 def sum_over_ranks(agent, stats, share):
     """[aux 2] Sums the gradients and the scalars over the ranks, each times the rank's share of the minibatch."""
     if dist.is_initialized():
-        tensors = [*(parameter.grad for parameter in agent.parameters()), *stats.values()]
+        tensors = [*(p.grad for p in agent.parameters() if p.grad is not None), *stats.values()]
         flat = torch.cat([tensor.flatten() for tensor in tensors])
         flat = flat * share if share > 0 else torch.zeros_like(flat)  # a mean over no rows is NaN
         dist.all_reduce(flat)
@@ -318,7 +318,7 @@ def train(args, run):
     """Trains an agent and returns it; `run` holds the run's folder, log, progress bar and checkpoints."""
     assert 0 <= args.gamma <= 1 and args.max_grad_norm >= 0  # [impala 1]
     if run.updates_done >= run.num_updates:
-        sys.exit(f"error: {run.global_step} of {args.total_timesteps} steps done, and a rollout takes {run.batch_size}")
+        sys.exit(f"error: no rollout of {run.batch_size} steps fits from step {run.global_step} to --total-timesteps")
     torch.manual_seed(args.seed + run.global_step)
     torch.set_num_threads(args.threads)
     if hasattr(ctypes.pythonapi, "mallopt"):  # [speed] glibc keeps freed memory, which saves page faults
@@ -345,7 +345,7 @@ def train(args, run):
     if args.compile:
         torch._dynamo.config.trace_autograd_ops = True  # compiles loss.backward() as well
         gradient = torch.compile(clipped_gradient)
-    # Pass here what a resume must restore: objects with load_state_dict() and with a state_dict() that returns a dict.
+    # Pass here what a resume must restore: objects with load_state_dict() and state_dict(), whose keys must not change.
     run.start(device, agent=agent, optimizer=optimizer)
     with contextlib.ExitStack() as stack:  # [cleanba 7] the threads end with the learner, also after an error
         submits = []
@@ -356,7 +356,8 @@ def train(args, run):
             seed = args.seed + run.global_step + (i * ranks + rank) * args.num_envs
             rollouts = make_rollouts(args, envs[i], seed, actor_device, generator, rank, ranks)
             next(rollouts)  # runs to the first yield, which waits for an agent
-            executor = ThreadPoolExecutor(1, f"actor-{i}")
+            set_device = torch.get_device_module(actor_device).set_device  # a new thread starts on the first GPU
+            executor = ThreadPoolExecutor(1, f"actor-{i}", set_device, (actor_device,))
             stack.callback(envs[i].close)
             stack.callback(executor.shutdown, cancel_futures=True)
             submits.append(partial(executor.submit, rollouts.send))  # [cleanba 2]
@@ -500,6 +501,7 @@ def make_run(args, signals):
                     ended, scores, lengths = (np.concatenate(column) for column in zip(*step, strict=True))
                     super().log_step({"final_info": {"_episode": ended, "episode": {"r": scores, "l": lengths}}})
                 super().log_update(scalars)
+            self.global_step, self.returns = gather((self.global_step, self.returns))[0]
             self.ends, self.stopping = [], -128 * any(stops)  # main() exits with 0, so torchrun does not restart ranks
 
         def save(self):
@@ -534,8 +536,8 @@ class Run:
             state = load_checkpoint(self.folder)
             if ":" in (env_id := state["args"]["env_id"]) and env_id != args.env_id:  # gymnasium imports the module
                 sys.exit(f"error: --resume {args.resume}: add --env-id {env_id} if you trust this module")
-            kept = vars(args).keys() & state["args"].keys() - {"cuda", "threads", "track", "runs_folder", "exp_name"}
-            default = dataclasses.replace(args, **{name: state["args"][name] for name in kept})
+            kept = vars(args).keys() - {"cuda", "threads", "actor_device", "track", "runs_folder", "exp_name"}
+            default = dataclasses.replace(args, **{name: state["args"][name] for name in kept & state["args"].keys()})
             args = tyro.cli(Args, description=__doc__, default=default)
             if self.resumed and (Path(__file__).name, args.env_id) != (state["script"], env_id):
                 sys.exit(f"error: --resume {args.resume}: this is a run of {state['script']} on {env_id}")

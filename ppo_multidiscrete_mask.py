@@ -146,7 +146,7 @@ def make_env(args, index, folder):
     # [library] the boards of Gym-µRTS stay as they are
     board = isinstance(env.unwrapped, Microrts)
     if not observations.is_np_flattenable or (len(observations.shape or ()) == 3 and not board):
-        sys.exit(f"error: {args.env_id} has the observations {observations}; ppo_atari.py is for images of Atari games")
+        sys.exit(f"error: {args.env_id} has the observations {observations}; docs/environment.md lists what works")
     if video:
         env = gym.wrappers.RecordVideo(env, folder / time.strftime("videos-%Y%m%d-%H%M%S"))
     env = gym.wrappers.RecordEpisodeStatistics(env)
@@ -304,7 +304,7 @@ def train(args, run):
     if run.batch_size % args.num_minibatches or run.batch_size == args.num_minibatches:
         sys.exit(f"error: --num-minibatches must cut a rollout's {run.batch_size} steps into equal parts of 2 or more")
     if run.updates_done >= run.num_updates:
-        sys.exit(f"error: {run.global_step} of {args.total_timesteps} steps done, and a rollout takes {run.batch_size}")
+        sys.exit(f"error: no rollout of {run.batch_size} steps fits from step {run.global_step} to --total-timesteps")
     torch.manual_seed(args.seed + run.global_step)
     torch.set_num_threads(args.threads)
     torch.backends.cudnn.deterministic = True
@@ -317,7 +317,7 @@ def train(args, run):
     if args.compile:
         torch._dynamo.config.trace_autograd_ops = True  # compiles loss.backward() as well
         gradient = torch.compile(clipped_gradient)
-    # Pass here what a resume must restore: objects with load_state_dict() and with a state_dict() that returns a dict.
+    # Pass here what a resume must restore: objects with load_state_dict() and state_dict(), whose keys must not change.
     run.start(device, agent=agent, optimizer=optimizer)
     next_obs, infos = envs.reset(seed=args.seed + run.global_step)  # [aux 4] the infos may hold the masks
     next_done = np.zeros(args.num_envs, dtype=bool)
@@ -404,8 +404,8 @@ class Run:
             state = load_checkpoint(self.folder)
             if ":" in (env_id := state["args"]["env_id"]) and env_id != args.env_id:  # gymnasium imports the module
                 sys.exit(f"error: --resume {args.resume}: add --env-id {env_id} if you trust this module")
-            kept = vars(args).keys() & state["args"].keys() - {"cuda", "threads", "track", "runs_folder", "exp_name"}
-            default = dataclasses.replace(args, **{name: state["args"][name] for name in kept})
+            kept = vars(args).keys() - {"cuda", "threads", "actor_device", "track", "runs_folder", "exp_name"}
+            default = dataclasses.replace(args, **{name: state["args"][name] for name in kept & state["args"].keys()})
             args = tyro.cli(Args, description=__doc__, default=default)
             if self.resumed and (Path(__file__).name, args.env_id) != (state["script"], env_id):
                 sys.exit(f"error: --resume {args.resume}: this is a run of {state['script']} on {env_id}")

@@ -71,6 +71,17 @@ class ImageAndVector(gym.Env):
         return self.draw()
 
 
+class Image(ImageAndVector):
+    """The image alone: the action that is the index of its white quarter pays 1."""
+
+    observation_space = gym.spaces.Box(0, 255, (42, 42, 3), np.uint8)
+
+    def observe(self):
+        self.answer = self.quarter = self.np_random.integers(4)
+        return self.draw()[::2, ::2]
+
+
 gym.register("CartPoleNoVelocities-v1", CartPoleNoVelocities, max_episode_steps=500)
 gym.register("PendulumNoVelocity-v1", PendulumNoVelocity, max_episode_steps=200)
 gym.register("ImageAndVector-v0", ImageAndVector)
+gym.register("Image-v0", Image)

@@ -12,7 +12,7 @@ from toy_envs import ATARI, CLASSIC_CONTROL, CONTINUOUS, PPO, ROOT, checkpoint, 
 
 @every_script
 def test_an_environment_that_does_not_fit(script, tmp_path):
-    """The error names a script that fits."""
+    """The error names what fits, or where that is said."""
     for env_id, named in script.unfit.items():
         with pytest.raises(SystemExit, match=f"^error: .*{re.escape(named)}"):
             train(script, f"--env-id {env_id}", tmp_path)
@@ -25,7 +25,7 @@ def test_sizes_that_do_not_fit(script, tmp_path):
     for number in (3 if rollout % 3 else 7, rollout):  # a minibatch of one step has no deviation
         with pytest.raises(SystemExit, match="^error: .*minibatches"):
             train(script, f"{script.quick} --num-steps {args.num_steps} --num-minibatches {number}", tmp_path)
-    with pytest.raises(SystemExit, match=f"^error: 0 of {rollout - 1} steps done, and a rollout takes {rollout}"):
+    with pytest.raises(SystemExit, match=f"^error: no rollout of {rollout} steps fits from step 0 to"):
         train(script, f"--total-timesteps {rollout - 1}", tmp_path)
 
 

@@ -25,6 +25,7 @@ IDEAS = {
     "lstm-mask": f"{SMALL} --env-id toy_envs:Choices-v0 --num-minibatches 2",
     "colored-noise": f"{SMALL} --env-id Hopper-v5",
     "rpo": f"{SMALL} --env-id Hopper-v5",
+    "image": f"{HIDDEN}Image-v0 --num-steps 8",
     "image-and-vector": f"{HIDDEN}ImageAndVector-v0 --num-steps 8",
 }
 

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import time
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -92,19 +93,31 @@ def test_one_rank_is_the_parent(tmp_path):
 
 
 def test_rank_0_gives_the_others_its_weights(tmp_path):
-    """Other weights on rank 1 at its start change nothing."""
+    """Other weights on rank 1 at its start change nothing; a part may be frozen, and each rank knows the step."""
 
-    def change(rank):
-        init = script.Agent.__init__
+    def change(rank, factor):
+        init, make_run = script.Agent.__init__, script.make_run
 
         def doubled(agent, *args):
             init(agent, *args)
+            agent.trunk.requires_grad_(False)
             with torch.no_grad():
-                agent.policy.weight.mul_(1 + rank)
+                agent.policy.weight.mul_(factor**rank)
 
-        script.Agent.__init__ = doubled
+        def made_run(*args):
+            run = make_run(*args)
+            log_update = run.log_update
 
-    one, other = run(2, ONE_UPDATE, tmp_path / "one"), run(2, ONE_UPDATE, tmp_path / "other", change)
+            def checked(scalars):
+                log_update(scalars)
+                assert run.global_step == 128
+
+            run.log_update = checked
+            return run
+
+        script.Agent.__init__, script.make_run = doubled, made_run
+
+    one, other = (run(2, ONE_UPDATE, tmp_path / str(factor), partial(change, factor=factor)) for factor in (1, 2))
     assert torch.equal(weights(one), weights(other))
 
 
@@ -180,7 +193,7 @@ def test_the_run_of_a_rdzv_id_continues(tmp_path):
     assert group.wait() == [0, 0] and f"--rdzv-id exp/1: continues runs/{second.name}" in group.said()
     assert checkpoint(second)["global_step"] == 256 and checkpoint(first)["global_step"] == 128
     group = Ranks(2, f"{SMALL} --total-timesteps 256 --learning-rate 1", tmp_path, TORCHELASTIC_RUN_ID="exp/1")
-    assert group.wait()[0] == 1 and "continues" in group.said() and "256 of 256 steps done" in group.said()
+    assert group.wait()[0] == 1 and "continues" in group.said() and "fits from step 256 to" in group.said()
     (second / "rdzv-id").write_text("none")  # what torchrun says without the option, of every run
     assert run(2, ONE_UPDATE, tmp_path, TORCHELASTIC_RUN_ID="none") not in (first, second)
 
