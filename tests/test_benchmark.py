@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from scipy import stats
 from torch.utils.tensorboard import SummaryWriter
-from toy_envs import ROOT, finish, scalars
+from toy_envs import PPO, ROOT, finish, scalars, train
 
 from benchmark import collect, compare, curves, games, report, sweep
 
@@ -28,8 +28,7 @@ def folder(tmp_path_factory):
     """A folder of runs of ppo.py on CartPole-v1 of 2048 steps in 4 updates: seed 1 is done, seed 2 lacks the last."""
     folder = tmp_path_factory.mktemp("sweep")
     for seed in (1, 2):
-        command = [sys.executable, ROOT / "ppo.py", *f"--total-timesteps 2048 --save-every 1 --seed {seed}".split()]
-        subprocess.run(command, cwd=folder, check=True, capture_output=True)
+        train(PPO, f"--total-timesteps 2048 --save-every 1 --seed {seed}", folder)
     [last] = folder.glob("runs/CartPole-v1__ppo__2__*/checkpoint_000000002048.pt")
     last.unlink()
     return folder

@@ -16,6 +16,7 @@ def test_the_stream_that_the_learner_sees(env_id, machado):
     """5,000 random steps: ended episodes restart at once, stacks begin black, a score is the sum of rewards."""
     envs = script.EnvPool(script.Args(env_id=env_id, num_envs=N, machado=machado))
     assert envs.single_action_space.n == (18 if machado else 4)
+    assert envs.make.keywords.get("repeat_action_probability", 0) == machado * 0.25
     before, _ = envs.reset()
     assert before.dtype == np.uint8 and not before[..., :-1].any() and before[..., -1].any(axis=(1, 2)).all()
     envs.pool = asked = Asked(envs.pool, N)

@@ -218,3 +218,6 @@ def test_the_default_network_is_cleanba_s():
         padded = torch.nn.functional.pad(images, (total // 2, total - total // 2) * 2, value=-torch.inf)
         assert torch.equal(pooled, torch.nn.functional.max_pool2d(padded, 3, 2))
     assert [pooled.shape[-1] for _, pooled in sizes] == [42, 21, 11]
+    for layer in (layer for layer in agent.trunk if isinstance(layer, torch.nn.Conv2d)):  # LeCun's initialization
+        assert layer.weight.std().item() * layer.weight[0].numel() ** 0.5 == pytest.approx(1, rel=0.1)
+    assert torch.equal(script.Residual(torch.nn.Identity())(torch.ones(2)), torch.full((2,), 2.0))

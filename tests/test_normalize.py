@@ -60,6 +60,7 @@ def assert_statistics(stats, data, name, t):
 
 def test_equals_vecnormalize(envs, data):
     """Observations, rewards, statistics and running returns over 200 steps of 3 environments, and a second reset."""
+    assert script.make_envs(script.Args(env_id="Pendulum-v1", gamma=0.9), None).gamma == 0.9
     np.testing.assert_allclose(envs.reset()[0], data["full/reset_obs"], rtol=0, atol=2e-6)
     for t in range(200):
         assert_statistics(envs.obs_stats, data, "ob", t)

@@ -102,9 +102,9 @@ def test_seeds(tmp_path):
 
 def test_options_of_a_resume(tmp_path):
     """They replace the run's, but for the machine's; an option that one side lacks has its default, or is ignored."""
-    run = train(f"{CLOCK} --no-anneal-lr --learning-rate 0.002 --threads 2", tmp_path)
+    run = train(f"{CLOCK} --no-anneal-lr --learning-rate 0.002", tmp_path)
     state = checkpoint(run)
-    elsewhere = {"runs_folder": "/no/such/folder", "track": True, "option_of_another_copy": 1}
+    elsewhere = {"runs_folder": "/no/such/folder", "threads": 2, "track": True, "option_of_another_copy": 1}
     del state["args"]["bootstrap_truncated"]
     torch.save(state | {"args": state["args"] | elsewhere}, max(run.glob("checkpoint_*.pt")))
     assert train(f"--resume {run} --total-timesteps 512", tmp_path) == run
@@ -258,7 +258,7 @@ def test_a_loss_that_is_not_finite_ends_the_run(tmp_path):
     assert all(tensor.isfinite().all() for tensor in state["parts"]["agent"].values())
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_saves_and_ends_the_run(number, tmp_path):
     """Also one that the whole process group gets, as from a terminal; the workers leave it to the run."""
     group = number != signal.SIGTERM
@@ -272,6 +272,14 @@ def test_a_signal_saves_and_ends_the_run(number, tmp_path):
     assert steps_of(run) == list(range(64, step + 1, 64))
     assert toys.train(PPO, f"--resume {run} --total-timesteps {step + 128}", tmp_path) == run
     assert steps_of(run) == list(range(64, step + 129, 64))
+
+
+def test_what_nohup_ignores_stays_ignored(tmp_path):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with toys.watched(ppo.Run, "updates", lambda run: signal.getsignal(signal.SIGHUP)) as seen:
+        train(CLOCK, tmp_path)
+    signal.signal(signal.SIGHUP, before)
+    assert seen == [signal.SIG_IGN]
 
 
 # A program for another process: ppo.py, whose first update has no end

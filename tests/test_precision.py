@@ -8,7 +8,7 @@ import pytest
 import torch
 from golden_data import CONFIGS, load
 from test_golden import recorded_batch
-from toy_envs import ATARI, CLEANBA, ENVPOOL, LSTM, MULTIGPU, PROCGEN, patched, train
+from toy_envs import ATARI, CLEANBA, ENVPOOL, LSTM, MULTIGPU, PPO, PROCGEN, patched, train
 
 import ppo
 
@@ -37,6 +37,17 @@ def test_compiled_equals_eager_after_50_updates(monkeypatch):
     for name, weights in eager.state_dict().items():
         torch.testing.assert_close(compiled.state_dict()[name], weights, rtol=0, atol=2e-6)
         assert not torch.equal(weights, start.state_dict()[name])
+
+
+def test_compile_is_of_the_gradient(tmp_path, monkeypatch):
+    """And no script lets a GPU round to TF32 unless asked to."""
+    compiled = []
+    monkeypatch.setattr(torch._dynamo.config, "trace_autograd_ops", False)
+    monkeypatch.setattr(torch, "compile", lambda function: compiled.append(function) or function)
+    for option in ("--tf32", "--compile"):
+        train(PPO, f"--num-envs 2 --num-steps 8 --total-timesteps 16 {option}", tmp_path)
+        assert {torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32} == {option == "--tf32"}
+    assert compiled == [ppo.clipped_gradient] and torch._dynamo.config.trace_autograd_ops
 
 
 # the scripts that have --bf16, and ppo2's name of each one's network

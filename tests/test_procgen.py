@@ -128,8 +128,10 @@ def test_a_run_goes_on_where_it_was_stopped(games, tmp_path):
 
 def test_what_envpool_is_asked_for(games):
     """A seed is less than 2**31."""
-    args = script.Args(env_id="heist", distribution_mode="memory", num_levels=7, start_level=100, num_envs=3)
-    script.make_envs(args, None).reset(seed=2**31 + 5)
+    game = {"env_id": "heist", "distribution_mode": "memory", "num_levels": 7, "start_level": 100}
+    envs = script.make_envs(script.Args(**game, num_envs=3, reward_gamma=0.5), None)
+    envs.reset(seed=2**31 + 5)
+    assert envs.gamma == 0.5
     asked = {"game": "HeistMemory-v0", "num_envs": 3, "seed": 5, "num_levels": 7, "start_level": 100}
     assert games[-1].asked == asked
 

@@ -158,12 +158,16 @@ def slow_on_images(recipe):
 
 @of_recipes(*map(slow_on_images, RECIPES))
 def test_it_trains(recipe, made, tmp_path):
-    """Two updates, after which all weights are finite and some have moved."""
+    """Two updates, after which all weights are finite and some have moved; one of `with` goes on, and plays."""
     options = TINY.get(recipe.name, TINY[recipe.script.name])
     run = train(made, f"{options} --num-minibatches 2 --no-cuda --save-every 1", tmp_path / "run")
     first, last = (checkpoint(run, which)["parts"]["agent"] for which in (0, -1))
     assert all(torch.as_tensor(weight).isfinite().all() for weight in last.values())
     assert any(not torch.equal(first[name], last[name]) for name in last)
+    if recipe.name.startswith("with/"):
+        steps = checkpoint(run)["global_step"] * 3 // 2
+        train(made, f"{options} --resume {run} --total-timesteps {steps}", tmp_path / "run")
+        assert checkpoint(run)["global_step"] == steps and len(enjoy.enjoy(enjoy.Args(run, episodes=1))) == 1
 
 
 @of_recipes(

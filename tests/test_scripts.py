@@ -5,7 +5,7 @@ import re
 
 import pytest
 from test_packaging import OPTIONAL
-from toy_envs import PPO, ROOT, TEXTS, every_text, finish, start
+from toy_envs import PPO, ROOT, TEXTS, every_text
 
 from docs.diffs import KINDS, changes, end_of_args, spoken_for
 
@@ -120,10 +120,7 @@ def test_the_plumbing_is_the_same_everywhere(script):
 
 
 @every_text
-def test_an_import_says_and_writes_nothing(script, tmp_path):
+def test_an_import_runs_nothing(script):
     """All of a script is defined where a test that imports it sees it."""
     last = ast.parse(text(script)).body[-1]
     assert ast.unparse(last) == "if __name__ == '__main__':\n    main()"
-    if script in (PPO, TEXTS[-1]):
-        assert finish(start(["-c", f"import {script.name}"], tmp_path)) == (0, "", "")
-        assert not list(tmp_path.iterdir())

@@ -36,7 +36,7 @@ class Script(NamedTuple):
     quick: str  # options of a run of seconds on its default environment; an episode ends in it
     tiny: str  # options of the shortest run, on the same
     images: tuple[int, ...] | None  # the shape of uint8 images of 4 channels that it takes; None: it takes vectors
-    defaults: dict  # the blog post's hyperparameters, where they are not CLASSIC_CONTROL
+    defaults: dict  # the hyperparameters that are not CLASSIC_CONTROL's
     box: bool = False  # its actions are a Box, and its observations and rewards are normalised
     several: bool = False  # its actions are MultiDiscrete
 
@@ -129,7 +129,12 @@ SELFPLAY = Script(
 )  # fmt: skip
 SCRIPTS = [PPO, SHARED, ATARI, LSTM, ENVPOOL, MULTIGPU, CONTINUOUS, PROCGEN, MULTIDISCRETE, MASK, SELFPLAY]
 CLEANBA = MULTIGPU._replace(name="ppo_atari_cleanba", parent="ppo_atari_multigpu", marks=details("cleanba", 9))
-IMPALA = CLEANBA._replace(name="impala_atari_cleanba", parent="ppo_atari_cleanba", marks=details("impala", 6))
+IMPALA = CLEANBA._replace(
+    name="impala_atari_cleanba", parent="ppo_atari_cleanba", marks=details("impala", 6),
+    defaults=CLEANBA.defaults | dict.fromkeys(("update_epochs", "gae_lambda", "clip_coef", "anneal_clip")) | {
+        "total_timesteps": 50_000_000, "num_envs": 128, "num_steps": 20, "learning_rate": 6e-4, "max_grad_norm": 40.0,
+    },
+)  # fmt: skip
 TEXTS = [*SCRIPTS, CLEANBA, IMPALA]  # the last two have tests of their own of how they run
 
 
