@@ -66,8 +66,8 @@ def load(path, words=()):
     name = Path(state["script"]).stem
     beside = Path(__file__).resolve().with_name(f"{name}.py")
     copies = [*file.parent.glob(f"{name}.py"), *sorted(file.parent.glob(f"{name}_{STEP}.py"))]
-    begun = f"{name}_{state['global_step']:012}.py"  # copies of this step or later were made after the checkpoint
-    source = [beside, *(copy for copy in copies if copy.name < begun)][-1]
+    later = f"{name}_{state['global_step']:012}.py"  # copies of this step or later were made after the checkpoint
+    source = [beside, *(copy for copy in copies if copy.name < later)][-1]
     script = sys.modules["<run_path>"] = types.SimpleNamespace(**runpy.run_path(str(source)))  # tyro reads its source
     options = tyro.cli(script.Args, args=words, default=script.Args(**state["args"]), prog=source.name)
     if source.resolve() == beside and ":" in options.env_id and not any(options.env_id in word for word in words):
@@ -247,7 +247,7 @@ def show(image, fps):
 def play(envs, act, args, folder):
     """Yields the return and the length of each game; shows or records it."""
     fps, video, games = envs.metadata.get("render_fps", 15), None, 0
-    obs, infos = envs.reset(seed=args.seed + 1_000_000)  # the seeds of training begin at the run's own --seed
+    obs, infos = envs.reset(seed=args.seed + 1_000_000)  # far from the seeds of training, which begin at --seed
     dones = np.ones(len(obs), dtype=bool)  # the first observations begin episodes
     while games < args.episodes:
         image = picture(envs, obs) if args.render or args.video else None

@@ -54,7 +54,7 @@ from tqdm import tqdm
 @dataclasses.dataclass(frozen=True)
 class Args:
     # run
-    seed: int = 1  # seed of torch; environment i is seeded with seed + i
+    seed: int = 1  # seed of torch; environment i gets seed + i; a resume adds its step to both
     exp_name: str = Path(__file__).stem  # name of the experiment, part of the run folder's name
     runs_folder: str = "runs"  # folder in which the run's folder is created
     cuda: bool = True  # use a GPU if there is one
@@ -78,9 +78,9 @@ class Args:
     machado: bool = False  # protocol of Machado et al. (2018): sticky actions, all 18 actions, episodes of all lives
     # rollout
     total_timesteps: int = 50_000_000  # number of steps (4 frames each) in total, over all environments [atari 2]
-    num_steps: int = 20  # number of steps of each environment between two updates, M
+    num_steps: int = 20  # steps of each environment in a rollout, M
     gamma: float = 0.99  # discount factor
-    bootstrap_truncated: bool = False  # bootstrap at a time limit; if false it counts as a terminal state, as in ppo2
+    bootstrap_truncated: bool = False  # bootstrap at time limits; if false, they are terminal states, as in ppo2
     # update
     learning_rate: float = 6e-4  # learning rate of RMSprop [impala 5]
     anneal_lr: bool = True  # anneal the learning rate linearly to 0 [core 4]
@@ -291,7 +291,7 @@ def gather(part):
 
 
 def sum_over_ranks(agent, stats, share):
-    """[aux 2] Sums the gradients and the scalars over the ranks, each times the rank's share of the minibatch."""
+    """[aux 2] Sums the gradients and the scalars over the ranks, each times `share`."""
     if dist.is_initialized():
         tensors = [*(p.grad for p in agent.parameters() if p.grad is not None), *stats.values()]
         flat = torch.cat([tensor.flatten() for tensor in tensors])
@@ -350,7 +350,7 @@ def train(args, run):
     with contextlib.ExitStack() as stack:  # [cleanba 7] the threads end with the learner, also after an error
         submits = []
         for i in range(args.actor_threads):
-            # [cleanba 5] a generator per thread; if actor and learner alternate, torch's own, as in ppo_atari.py
+            # [cleanba 5] a generator per thread; without overlap thread 0 has torch's own, as in ppo_atari.py
             shared = i == 0 and not args.concurrency and args.actor_device is None
             generator = None if shared else torch.Generator(actor_device).manual_seed(torch.randint(2**62, ()).item())
             seed = args.seed + run.global_step + (i * ranks + rank) * args.num_envs
@@ -365,7 +365,7 @@ def train(args, run):
 
 
 def make_rollouts(args, envs, seed, device, generator, rank, ranks):
-    """[cleanba 1] For each agent sent, yields columns [M, N, ...] (dones: M + 1), episode ends and seconds waited."""
+    """[cleanba 1] For each agent sent, yields columns [M, N, ...] (dones M + 1, next_obs 1), ends and the wait."""
     backend = torch.get_device_module(device)
     stream, rollout_made = backend.Stream(device), None  # [cleanba 6]
     next_obs, _ = envs.reset(seed=seed)  # [cleanba 1]
@@ -412,7 +412,7 @@ def learn(args, run, device, agent, optimizer, gradient, submits, actor_device, 
         for group in optimizer.param_groups:
             group["lr"] = learning_rate
 
-        # [cleanba 6] a copy per actor: the learner changes its agent in place, and autocast caches an agent's weights
+        # [cleanba 6] a copy per actor: the learner changes its agent in place, and threads share autocast's cache
         snapshots = [copy.deepcopy(agent).to(actor_device) for _ in submits]
         torch.get_device_module(actor_device).synchronize(actor_device)
         # [cleanba 4] with overlap, two rollouts are pending, except in the last update
@@ -445,6 +445,8 @@ def learn(args, run, device, agent, optimizer, gradient, submits, actor_device, 
             run.save()
             if run.stopping:
                 break
+    if dist.is_initialized():  # [aux 2]
+        dist.destroy_process_group()
     return agent
 
 
@@ -487,8 +489,7 @@ def make_run(args, signals):
                 part.load_state_dict(saved[name])
 
         def updates(self):
-            yield from super().updates() if rank == 0 else range(self.updates_done + 1, self.num_updates + 1)
-            dist.destroy_process_group()
+            return super().updates() if rank == 0 else range(self.updates_done + 1, self.num_updates + 1)
 
         def log_step(self, infos):
             final = infos.get("final_info", {"_episode": [], "episode": {"r": [], "l": []}})
@@ -528,10 +529,10 @@ def load_checkpoint(path):
 class Run:
     """A run of the script: its folder, log, progress bar and checkpoints."""
     def __init__(self, args, signals=()):
-        """Begins or continues a run; a resume's options default to the checkpoint's, except those of the machine."""
+        """Begins or continues a run; a resume's options default to the checkpoint's, except those listed below."""
         state, self.folder = {"global_step": 0, "returns": [], "parts": None}, Path(args.resume or "")
         self.resumed = args.resume is not None and self.folder.is_dir()
-        self.lock = FileLock(self.folder / "lock").acquire(timeout=0) if self.resumed else None  # only one trains in it
+        self.lock = FileLock(self.folder / "lock").acquire(timeout=0) if self.resumed else None  # one process a folder
         if args.resume is not None:
             state = load_checkpoint(self.folder)
             if ":" in (env_id := state["args"]["env_id"]) and env_id != args.env_id:  # gymnasium imports the module
@@ -563,7 +564,8 @@ class Run:
             sys.exit(f"error: the checkpoint does not fit: {sorted({*saved_keys} ^ {*keys}) or 'the order differs'}")
         for name, part in parts.items():
             part.load_state_dict(self.saved[name])
-        self.resumed or self.save()  # a run that starts from another's checkpoint gets its own
+        if self.args.resume and not self.resumed:  # a run that starts from another's checkpoint gets its own
+            self.save()
         script, suffix = Path(__file__).resolve(), f"_{self.global_step:012}" if self.resumed else ""
         shutil.copyfile(script, self.folder / f"{script.stem}{suffix}.py")
         commit = subprocess.getoutput(f'git -C "{script.parent}" describe --always --dirty --abbrev=40 2>{os.devnull}')
@@ -597,7 +599,7 @@ class Run:
             self.writer.add_scalar("charts/episodic_length", final["episode"]["l"][i], self.global_step)
 
     def log_update(self, scalars):
-        """Logs the scalars of an update; ends the run if a loss or the norm of the gradient is not finite."""
+        """Logs the scalars of an update; ends the run if a loss or the gradient norm is not finite."""
         scalars["charts/SPS"] = (self.global_step - self.bar.initial) / self.bar.format_dict["elapsed"]
         for name, scalar in scalars.items():
             self.writer.add_scalar(name, scalar, self.global_step)
@@ -605,7 +607,7 @@ class Run:
                 sys.exit(f"error: {name} is {scalar:g} in update {self.global_step // self.batch_size}")
 
     def save(self):
-        """Writes a checkpoint, reads it back, and then gives it its name; keeps the newest two. Returns its state."""
+        """Writes a checkpoint, reads it back and renames it into place; keeps the newest two. Returns its state."""
         self.writer.flush()
         state = {"script": Path(__file__).name, "args": vars(self.args), "global_step": self.global_step}
         state |= {"returns": self.returns, "parts": {name: part.state_dict() for name, part in self.parts.items()}}
@@ -622,14 +624,13 @@ class Run:
 
 def main():
     """Trains with the options of the command line; after a stop, exits with 128 + the signal's number."""
-    sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # None after >&-
+    sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # None if closed
     make_run, args = globals().get("make_run", Run), tyro.cli(Args, description=__doc__)  # some scripts define make_run
     numbers = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}  # Windows has no SIGHUP
     # Child processes inherit SIG_IGN, which leaves Ctrl-C to this process; what nohup ignores stays ignored.
     run = make_run(args, [number for number in numbers if signal.signal(number, signal.SIG_IGN) != signal.SIG_IGN])
-    with contextlib.ExitStack() as stack:  # also after an error, it ends the worker processes, which ignore signals
-        stack.callback(lambda: [process.kill() for process in multiprocessing.active_children()])
-        train(run.args, run)
+    atexit.register(lambda: [process.kill() for process in multiprocessing.active_children()])  # they ignore signals
+    train(run.args, run)
     sys.exit(128 + run.stopping if run.stopping else 0)
 
 

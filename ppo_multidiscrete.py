@@ -45,7 +45,7 @@ from tqdm import tqdm
 @dataclasses.dataclass(frozen=True)
 class Args:
     # run
-    seed: int = 1  # seed of torch; environment i is seeded with seed + i
+    seed: int = 1  # seed of torch; environment i gets seed + i; a resume adds its step to both
     exp_name: str = Path(__file__).stem  # name of the experiment, part of the run folder's name
     runs_folder: str = "runs"  # folder in which the run's folder is created
     cuda: bool = True  # use a GPU if there is one
@@ -59,13 +59,13 @@ class Args:
     # environment
     env_id: str = "MicrortsMining-v1"  # a game of Gym-µRTS, or a gymnasium id with MultiDiscrete actions
     num_envs: int = 8  # number of parallel environments, N
-    async_envs: bool = False  # step each environment in a process of its own
+    async_envs: bool = False  # step each environment in its own process
     # rollout
     total_timesteps: int = 2_000_000  # number of steps in total, over all environments
-    num_steps: int = 128  # number of steps of each environment between two updates, M
+    num_steps: int = 128  # steps of each environment in a rollout, M
     gamma: float = 0.99  # discount factor
     gae_lambda: float = 0.95  # lambda of generalized advantage estimation
-    bootstrap_truncated: bool = False  # bootstrap at a time limit; if false it counts as a terminal state, as in ppo2
+    bootstrap_truncated: bool = False  # bootstrap at time limits; if false, they are terminal states, as in ppo2
     # update
     learning_rate: float = 2.5e-4  # learning rate of Adam
     anneal_lr: bool = True  # anneal the learning rate linearly to 0 [core 4]
@@ -115,11 +115,11 @@ class Microrts(gym.Env):
         obs, enemy, java = self.game.reset(), self.game.client.ai2, importlib.import_module("jpype").JClass
         self.random = java("java.util.Random")(int(self.np_random.integers(2**31)))
         fields = [*enemy.getClass().getDeclaredFields(), *java("util.Sampler").class_.getDeclaredFields()]
-        self.chances = [field for field in fields if field.getType() == self.random.getClass()]
+        self.random_fields = [field for field in fields if field.getType() == self.random.getClass()]
         return obs.transpose(2, 0, 1).astype(np.uint8), {}
 
     def step(self, action):
-        for field in self.chances:  # the game and the enemy draw from the environment's own generator
+        for field in self.random_fields:  # the game and the enemy draw from the environment's own generator
             field.setAccessible(True)
             field.set(self.game.client.ai2, self.random)
         obs, reward, done, _ = self.game.step(action)
@@ -135,9 +135,9 @@ def make_env(args, index, folder):
     video = {"render_mode": "rgb_array"} if args.capture_video and index == 0 else {}
     env = gym.make(args.env_id, **video)  # for Atari, see ppo_atari.py; others may need an extra of docs/install.md
     actions, observations = env.action_space, env.observation_space
-    # [check] actions are vectors of choices from 0
+    # [check] actions are MultiDiscrete, with one axis, from 0
     if np.ndim(getattr(actions, "nvec", 0)) != 1 or actions.start.any():
-        hint = "vectors of choices from 0; ppo.py takes Discrete, ppo_continuous_action.py Box"
+        hint = "MultiDiscrete actions of one axis, from 0; ppo.py takes Discrete, ppo_continuous_action.py Box"
         sys.exit(f"error: {args.env_id} has the actions {actions}, and this script takes {hint}")
     # [library] the boards of Gym-µRTS stay as they are
     board = isinstance(env.unwrapped, Microrts)
@@ -150,7 +150,7 @@ def make_env(args, index, folder):
 
 
 def make_envs(args, folder):
-    """[core 1] N environments stepped as one; an ended episode restarts in the same step (common/cmd_util.py)."""
+    """[core 1] N environments stepped as one, each reset in the step that ends its episode (common/cmd_util.py)."""
     # [library] a forked process has no working Java
     spawned = partial(gym.vector.AsyncVectorEnv, context="spawn")
     vector = spawned if args.async_envs else gym.vector.SyncVectorEnv
@@ -159,7 +159,7 @@ def make_envs(args, folder):
 
 
 class MultiDiscrete:
-    """[multidiscrete 1] K independent choices, the k-th of nvec[k], from logits float32 [B, sum(nvec)]."""
+    """[multidiscrete 1] K independent categoricals of sizes nvec, from logits float32 [B, sum(nvec)]."""
 
     def __init__(self, logits, nvec):
         self.logits = [part.log_softmax(-1) for part in logits.split(nvec, dim=-1)]
@@ -233,8 +233,8 @@ def ppo_loss(agent, minibatch, clip_coef, args):
     logratio = policy.log_prob(minibatch["actions"]) - minibatch["logprobs"]
     ratio = logratio.exp()
 
-    # [core 7] normalization of advantages in each minibatch, by the standard deviation of the population
-    advantages = minibatch["returns"] - minibatch["values"]  # those of gae(), computed back as in ppo2, to round alike
+    # [core 7] per-minibatch normalization of advantages, by the population standard deviation
+    advantages = minibatch["returns"] - minibatch["values"]  # as in ppo2; equal to gae()'s up to rounding
     advantages = (advantages - advantages.mean()) / (advantages.std(correction=0) + 1e-8)
     assert ratio.shape == advantages.shape == values.shape  # each [B]: other shapes would broadcast
 
@@ -372,10 +372,10 @@ def load_checkpoint(path):
 class Run:
     """A run of the script: its folder, log, progress bar and checkpoints."""
     def __init__(self, args, signals=()):
-        """Begins or continues a run; a resume's options default to the checkpoint's, except those of the machine."""
+        """Begins or continues a run; a resume's options default to the checkpoint's, except those listed below."""
         state, self.folder = {"global_step": 0, "returns": [], "parts": None}, Path(args.resume or "")
         self.resumed = args.resume is not None and self.folder.is_dir()
-        self.lock = FileLock(self.folder / "lock").acquire(timeout=0) if self.resumed else None  # only one trains in it
+        self.lock = FileLock(self.folder / "lock").acquire(timeout=0) if self.resumed else None  # one process a folder
         if args.resume is not None:
             state = load_checkpoint(self.folder)
             if ":" in (env_id := state["args"]["env_id"]) and env_id != args.env_id:  # gymnasium imports the module
@@ -407,7 +407,8 @@ class Run:
             sys.exit(f"error: the checkpoint does not fit: {sorted({*saved_keys} ^ {*keys}) or 'the order differs'}")
         for name, part in parts.items():
             part.load_state_dict(self.saved[name])
-        self.resumed or self.save()  # a run that starts from another's checkpoint gets its own
+        if self.args.resume and not self.resumed:  # a run that starts from another's checkpoint gets its own
+            self.save()
         script, suffix = Path(__file__).resolve(), f"_{self.global_step:012}" if self.resumed else ""
         shutil.copyfile(script, self.folder / f"{script.stem}{suffix}.py")
         commit = subprocess.getoutput(f'git -C "{script.parent}" describe --always --dirty --abbrev=40 2>{os.devnull}')
@@ -441,7 +442,7 @@ class Run:
             self.writer.add_scalar("charts/episodic_length", final["episode"]["l"][i], self.global_step)
 
     def log_update(self, scalars):
-        """Logs the scalars of an update; ends the run if a loss or the norm of the gradient is not finite."""
+        """Logs the scalars of an update; ends the run if a loss or the gradient norm is not finite."""
         scalars["charts/SPS"] = (self.global_step - self.bar.initial) / self.bar.format_dict["elapsed"]
         for name, scalar in scalars.items():
             self.writer.add_scalar(name, scalar, self.global_step)
@@ -449,7 +450,7 @@ class Run:
                 sys.exit(f"error: {name} is {scalar:g} in update {self.global_step // self.batch_size}")
 
     def save(self):
-        """Writes a checkpoint, reads it back, and then gives it its name; keeps the newest two. Returns its state."""
+        """Writes a checkpoint, reads it back and renames it into place; keeps the newest two. Returns its state."""
         self.writer.flush()
         state = {"script": Path(__file__).name, "args": vars(self.args), "global_step": self.global_step}
         state |= {"returns": self.returns, "parts": {name: part.state_dict() for name, part in self.parts.items()}}
@@ -466,14 +467,13 @@ class Run:
 
 def main():
     """Trains with the options of the command line; after a stop, exits with 128 + the signal's number."""
-    sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # None after >&-
+    sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # None if closed
     make_run, args = globals().get("make_run", Run), tyro.cli(Args, description=__doc__)  # some scripts define make_run
     numbers = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}  # Windows has no SIGHUP
     # Child processes inherit SIG_IGN, which leaves Ctrl-C to this process; what nohup ignores stays ignored.
     run = make_run(args, [number for number in numbers if signal.signal(number, signal.SIG_IGN) != signal.SIG_IGN])
-    with contextlib.ExitStack() as stack:  # also after an error, it ends the worker processes, which ignore signals
-        stack.callback(lambda: [process.kill() for process in multiprocessing.active_children()])
-        train(run.args, run)
+    atexit.register(lambda: [process.kill() for process in multiprocessing.active_children()])  # they ignore signals
+    train(run.args, run)
     sys.exit(128 + run.stopping if run.stopping else 0)
 
 
