@@ -403,8 +403,7 @@ class Run:
             sys.exit(f"error: the checkpoint does not fit: {sorted({*saved_keys} ^ {*keys}) or 'the order differs'}")
         for name, part in parts.items():
             part.load_state_dict(self.saved[name])
-        if self.args.resume and not self.resumed:  # a run that starts from another's checkpoint gets its own
-            self.save()
+        self.resumed or self.save()  # also gives a run that starts from another's checkpoint its own
         script, suffix = Path(__file__).resolve(), f"_{self.global_step:012}" if self.resumed else ""
         shutil.copyfile(script, self.folder / f"{script.stem}{suffix}.py")
         commit = subprocess.getoutput(f'git -C "{script.parent}" describe --always --dirty --abbrev=40 2>{os.devnull}')
@@ -468,8 +467,9 @@ def main():
     numbers = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}  # Windows has no SIGHUP
     # Child processes inherit SIG_IGN, which leaves Ctrl-C to this process; what nohup ignores stays ignored.
     run = make_run(args, [number for number in numbers if signal.signal(number, signal.SIG_IGN) != signal.SIG_IGN])
-    atexit.register(lambda: [process.kill() for process in multiprocessing.active_children()])  # they ignore signals
-    train(run.args, run)
+    with contextlib.ExitStack() as stack:  # kills the worker processes, which ignore signals, after an error too
+        stack.callback(lambda: [process.kill() for process in multiprocessing.active_children()])
+        train(run.args, run)
     sys.exit(128 + run.stopping if run.stopping else 0)
 
 
