@@ -122,7 +122,7 @@ class EnvPool(gym.vector.VectorEnv):
 
 
 class Normalize(gym.vector.VectorWrapper):
-    """[continuous 8] Normalizes rewards with statistics over all environments, and not observations (VecNormalize)."""
+    """[continuous 8] Normalizes rewards, not observations, with statistics over all environments (VecNormalize)."""
 
     def __init__(self, envs, gamma):
         super().__init__(envs)
@@ -202,7 +202,7 @@ def impala_cnn(channels):
     layers = []
     for inputs, depth in ((channels, 16), (16, 32), (32, 32)):
         first, a, b, c, d = (nn.Conv2d(size, depth, 3, padding=1) for size in (inputs, depth, depth, depth, depth))
-        layers += first, nn.MaxPool2d(3, stride=2, ceil_mode=True)  # pads at the bottom and right only, as TensorFlow
+        layers += first, nn.MaxPool2d(3, stride=2, ceil_mode=True)  # pads the bottom and right only, as in TensorFlow
         layers += Residual(a, nn.ReLU(inplace=True), b), Residual(c, nn.ReLU(inplace=True), d)
     network = nn.Sequential(*layers, nn.Flatten(), nn.ReLU(), nn.Linear(32 * 8 * 8, 256), nn.ReLU())
     for name, weights in network.named_parameters():

@@ -274,17 +274,20 @@ def attempt(function, *args):
         return None, f"left out: {args[0]}: {why}"
 
 
+def collected(run, results, machine="unknown"):
+    """Collects a run and says so; returns whether that worked."""
+    said, why = attempt(collect, run, results, machine)
+    print(said or f"broken, {why}", flush=True)
+    return said is not None
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("runs", nargs="+", type=Path, help="folders of runs")
     parser.add_argument("--results", type=Path, default=ROOT / "benchmark" / "results")
     parser.add_argument("--machine", default="unknown", help="what made the runs, where they do not say")
-    args, broken = parser.parse_args(), 0
-    for run in args.runs:
-        said, why = attempt(collect, run, args.results, args.machine)
-        print(said or f"broken, {why}", flush=True)
-        broken += said is None
-    return broken > 0
+    args = parser.parse_args()
+    return not all([collected(run, args.results, args.machine) for run in args.runs])
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     python benchmark/elo.py runs/SlimeVolley-v0__ppo_selfplay__1__20261122-074204
 
 Prints a table in Markdown. Ratings are those of a logistic model with 0 for the random player: 400 more mean ten wins
-for each loss. A run keeps its newest two checkpoints; recipes/with/selfplay-evaluation.diff keeps more.
+for each loss. The run's script needs recipes/with/selfplay-evaluation.diff, which keeps its older selves.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ import enjoy  # noqa: E402
 
 @dataclasses.dataclass(frozen=True)
 class Args:
-    run: tyro.conf.Positional[Path]  # folder of a run of ppo_selfplay.py, or of an edited copy
+    run: tyro.conf.Positional[Path]  # folder of a run of ppo_selfplay.py with recipes/with/selfplay-evaluation.diff
     games: int = 64  # games of each pair, half of them in either seat; the random player always has seat 1
     env_id: str | None = None  # a game other than that of the training, such as SlimeVolleyMatch-v0: whole matches
     players: int = 8  # number of checkpoints, evenly spaced, with the last
@@ -44,19 +44,6 @@ def ratings(wins):
     return 400 * np.log10(strength)
 
 
-def win_rate(script, agent, other, args, games):
-    """The share of `games` games that the agent wins from seat 0, draws as halves. `other` None plays at random."""
-    envs = script.make_envs(dataclasses.replace(args, num_envs=2 * games, async_envs=False, capture_video=False), None)
-    (obs, _), scores, playing = envs.reset(seed=args.seed), 0, np.True_
-    with torch.no_grad(), contextlib.closing(envs):
-        while playing.any():  # until each has ended once: counting all ends would favour short games
-            actions = agent(obs := torch.from_numpy(obs))[0].sample()
-            actions[1::2] = other(obs[1::2])[0].sample() if other else actions[1::2].random_(envs.single_action_space.n)
-            obs, reward, terminated, truncated, _ = envs.step(actions.numpy())
-            scores, playing = scores + playing * reward, playing & ~(terminated | truncated)
-    return (1 + np.sign(scores[::2]).mean()) / 2
-
-
 def tournament(script, agents, args, games, seed):
     """Wins [P, P] of the agents, of which None plays at random, in `games` games of each pair."""
     wins = np.zeros((len(agents), len(agents)))
@@ -65,8 +52,8 @@ def tournament(script, agents, args, games, seed):
             if agents[one] is None:  # a random player has seat 1
                 one, other = other, one
             torch.manual_seed(seed := seed + 1)
-            match = dataclasses.replace(args, seed=seed)
-            rate = win_rate(script, agents[one], agents[other], match, games // 2)
+            match = dataclasses.replace(args, seed=seed, eval_games=games // 2)
+            rate = script.win_rate(agents[one], agents[other], match, torch.device("cpu"))
             wins[one, other] += rate * games / 2
             wins[other, one] += (1 - rate) * games / 2
     return wins
@@ -82,8 +69,8 @@ def main():
     agents, steps = [None], ["random"]
     for i in sorted({round(i) for i in np.linspace(len(files) - 1, 0, args.players)}):
         script, options, state, _ = enjoy.load(files[i])
-        if not hasattr(script, "Seats"):
-            sys.exit(f"error: {args.run} is no run of a game of two: {state['script']} has no Seats")
+        if not hasattr(script, "win_rate"):
+            sys.exit(f"error: {args.run}: {state['script']} lacks recipes/with/selfplay-evaluation.diff")
         with contextlib.closing(enjoy.make_envs(script, options, state, capture_video=False)) as envs:
             agents.append(enjoy.Player(script, options, state, envs).agent)
         steps.append(f"{state['global_step']:,}")

@@ -30,7 +30,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmark.collect import NOT_OPTIONS, attempt, blob, collect, newest_step, result_file, resumes  # noqa: E402
+from benchmark.collect import NOT_OPTIONS, blob, collected, newest_step, result_file, resumes  # noqa: E402
 from recipes.__main__ import apply, read, recipes  # noqa: E402
 
 
@@ -222,14 +222,7 @@ def finish(run, status, about):
     print(f"{'failed' if status else 'finished'}: logs/{run.name}.log", flush=True)
     if folder := run.run():
         (folder / "sweep.json").write_text(json.dumps({"machine": about} | run.about, indent=2))
-    return status != 0 or (run.results is not None and not collected(run))
-
-
-def collected(run):
-    """Collects a finished run, and returns whether that worked."""
-    said, why = attempt(collect, run.run(), run.results)
-    print(said or f"broken, {why}", flush=True)
-    return said is not None
+    return status != 0 or (run.results is not None and not collected(run.run(), run.results))
 
 
 def main(lines, words=()):
@@ -266,7 +259,7 @@ def main(lines, words=()):
                 process = start(run, folder)
                 print(f"{process if isinstance(process, str) else 'started'}: {run.name}", flush=True)
                 if process == "done" and isinstance(run, Ours) and run.results and not run.result.exists():
-                    failed += not collected(run)
+                    failed += not collected(run.run(), run.results)
                 if not isinstance(process, str):
                     running.append((run, process))
             else:

@@ -1,7 +1,6 @@
 """Checks the recipes, and brings them up to date after a script has changed.
 
     python recipes                    rewrites each diff whose script has changed, and names the conflicts
-    python recipes --check            only names the recipes that do not apply
     python recipes --caught core-3    runs the tests on the script with that recipe, and records the first that fails
                                       in its header; without a name, does so for all of recipes/without
 
@@ -16,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 from pathlib import Path
 from typing import NamedTuple
 
@@ -48,7 +48,7 @@ class Recipe(NamedTuple):
 
 
 def read(file):
-    """The recipe in a file; ValueError where its header is not as it should be."""
+    """The recipe in a file; ValueError if its header is invalid."""
     header, *diff = re.split(r"^(?=diff --git |--- )", file.read_text(), maxsplit=1, flags=re.MULTILINE)
     lines = re.sub(r"\n +", " ", header).strip().splitlines()  # a long text goes on in indented lines
     header = dict(line.partition(": ")[::2] for line in lines)
@@ -73,16 +73,9 @@ def natural(file):
 
 
 def write(recipe):
-    """Writes a recipe into its file, with the header's keys in order and its lines cut at 120 characters."""
-    lines = []
-    for key in (key for key in KEYS if key in recipe.header):
-        line = f"{key}:"
-        for word in recipe.header[key].split():
-            if len(line) + 1 + len(word) > 120:
-                lines.append(line)
-                line = " "
-            line += f" {word}"
-        lines.append(line)
+    """Writes a recipe into its file, with the header's keys in order and wrapped at 120 characters."""
+    wrapper = textwrap.TextWrapper(120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    lines = [wrapper.fill(f"{key}: {recipe.header[key]}") for key in KEYS if key in recipe.header]
     recipe.file.write_text("\n".join(lines) + "\n" + recipe.diff)
 
 
@@ -203,7 +196,6 @@ def caught(recipe):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help="such as core-3; default: all")
-    parser.add_argument("--check", action="store_true", help="write nothing")
     parser.add_argument("--caught", action="store_true", help="record the test that fails without the detail")
     args = parser.parse_args()
     folders = ["without"] if args.caught else ["with", "without"]
@@ -214,9 +206,7 @@ def main():
     failed = 0
     for recipe in chosen:
         try:
-            if args.check:
-                apply(recipe, recipe.script.read_text())
-            elif args.caught:
+            if args.caught:
                 test = caught(recipe)
                 print(f"{recipe.name}: {test}", flush=True)
                 failed += test is None
@@ -227,8 +217,7 @@ def main():
         except ValueError as error:
             print(error)
             failed += 1
-    if not args.check:
-        write_index()
+    write_index()
     sys.exit(failed > 0)
 
 

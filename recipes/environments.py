@@ -1,43 +1,23 @@
 """Small environments that show what some recipes are for. An id such as recipes.environments:NAME imports this file."""
 
+from functools import partial
+
 import gymnasium as gym
 import numpy as np
 from gymnasium.envs.classic_control import CartPoleEnv, PendulumEnv
 
 
-class NoVelocities:
-    """Leaves all but the components `positions` out of the observations of the class that follows it."""
-
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        low, high = self.observation_space.low, self.observation_space.high
-        self.observation_space = gym.spaces.Box(low[self.positions], high[self.positions])
-
-    def reset(self, **kwargs):
-        obs, info = super().reset(**kwargs)
-        return obs[self.positions], info
-
-    def step(self, action):
-        obs, *rest = super().step(action)
-        return obs[self.positions], *rest
-
-
-class CartPoleNoVelocities(NoVelocities, CartPoleEnv):
-    """The position of the cart and the angle of the pole."""
-
-    positions = [0, 2]
-
-
-class PendulumNoVelocity(NoVelocities, PendulumEnv):
-    """The cosine and the sine of the angle."""
-
-    positions = [0, 1]
+def without_velocities(make, positions, **kwargs):
+    """An environment whose observations have only the components `positions`."""
+    env = make(**kwargs)
+    space = gym.spaces.Box(env.observation_space.low[positions], env.observation_space.high[positions])
+    return gym.wrappers.TransformObservation(env, lambda obs: obs[positions], space)
 
 
 class ImageAndVector(gym.Env):
     """The image has a white quarter, the vector a 1: the action that is the sum of their indices modulo 4 pays 1.
 
-    An episode has 16 steps. Who looks at only one of the two earns what random actions do, 4 on average."""
+    An episode has 16 steps. An agent that sees only one of the two earns 4 on average, like random actions."""
 
     observation_space = gym.spaces.Dict(
         image=gym.spaces.Box(0, 255, (84, 84, 1), np.uint8), vector=gym.spaces.Box(0, 1, (4,), np.float32)
@@ -81,7 +61,8 @@ class Image(ImageAndVector):
         return self.draw()[::2, ::2]
 
 
-gym.register("CartPoleNoVelocities-v1", CartPoleNoVelocities, max_episode_steps=500)
-gym.register("PendulumNoVelocity-v1", PendulumNoVelocity, max_episode_steps=200)
+# The position of the cart and the angle of the pole; the cosine and the sine of the pendulum's angle
+gym.register("CartPoleNoVelocities-v1", partial(without_velocities, CartPoleEnv, [0, 2]), max_episode_steps=500)
+gym.register("PendulumNoVelocity-v1", partial(without_velocities, PendulumEnv, [0, 1]), max_episode_steps=200)
 gym.register("ImageAndVector-v0", ImageAndVector)
 gym.register("Image-v0", Image)

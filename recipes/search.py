@@ -5,7 +5,8 @@
 
 Other options are passed to the script; "ppo.py + with/muon" is a script with a recipe. A trial is one choice of
 hyperparameters, run with each seed by benchmark/sweep.py. Its score is the mean return of the last 100 episodes,
-averaged over the seeds. A trial ends early if its score so far is below the median of the earlier trials. The study is
+averaged over the seeds. A trial ends early if its best score so far is below the median of the completed trials, of
+which there must be five. The study is
 kept in a file: the same command continues it, also in several processes at once. To search other hyperparameters,
 change `suggest`, which starts another study.
 """
@@ -89,9 +90,9 @@ def main():
     study.optimize(lambda trial: objective(args, line, trial), args.trials, catch=Failed)
     done = study.get_trials(states=[optuna.trial.TrialState.COMPLETE])
     if not done:
-        sys.exit(f"error: no trial came to its end; {args.folder}/*/logs have what the runs said")
+        sys.exit(f"error: no trial completed; see {args.folder}/*/logs")
     best = suggest(optuna.trial.FixedTrial(study.best_params))
-    print(f"{len(done)} of {len(study.trials)} trials came to their end; the best scored {study.best_value:.4g}:")
+    print(f"{len(done)} of {len(study.trials)} trials completed; the best scored {study.best_value:.4g}:")
     print(f"echo '{line} {words(best)}' | python benchmark/sweep.py" if "+" in line else f"python {line} {words(best)}")
 
 

@@ -193,26 +193,6 @@ def test_breakout_vectorised(tmp_path):
     envs.close()
 
 
-@pytest.mark.parametrize("reward, sign", [(7.0, 1.0), (0.0, 0.0), (-0.1, -1.0)])
-def test_rewards_become_their_signs(reward, sign, tmp_path):
-    """In make_env, and after the frames' rewards were added up for the statistics (Breakout itself only pays 1)."""
-    env = ppo_atari.make_env(ppo_atari.Args(), 0, tmp_path)
-    game = env.unwrapped
-    env.reset()
-    step = game.step
-    game.step = lambda action: (step(action)[0], reward, True, False, {})
-    _, clipped, terminated, _, info = env.step(0)
-    assert (clipped, terminated) == (sign, True)
-    assert info["episode"]["r"] == pytest.approx(reward, abs=1e-3)
-    env.close()
-
-
-def test_frames_become_grey_and_then_small():
-    warp = ppo_atari.WarpFrame(FakeGame())
-    for k, expected in enumerate(FAKE["warp/out"]):
-        np.testing.assert_array_equal(warp.observation(fake_frame(k)), expected)
-
-
 class Short(gym.Env):
     """A game of three steps and lives, of which each step takes one; shows (game, step), and keeps what is asked.
 

@@ -36,16 +36,6 @@ def test_the_docs_are_up_to_date():
     assert diffs.with_diffs_and_scores(README, experiments) == README, "make report brings sizes and scores up to date"
 
 
-def test_links_to_ppo2():
-    """Lead to the lines that the text names."""
-    texts = " ".join(row[7] or "" for row in ROWS.values())
-    links = re.findall(r"\[(\w+\.py):(\d+)(?:-(\d+))?\]\(([^)]*)\)", texts)
-    assert len(links) == texts.count("](") > 30
-    for file, first, last, url in links:
-        lines = f"L{first}" + (f"-L{last}" if last else "")
-        assert re.fullmatch(rf"https://github.com/openai/baselines/blob/ea25b9e/baselines/[\w/]+/{file}#{lines}", url)
-
-
 def test_the_table_of_scripts():
     """Has every script, with its parent and its details as the tests know them."""
     found = diffs.scripts()

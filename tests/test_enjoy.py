@@ -6,7 +6,6 @@ import pickle
 import re
 import signal
 import sys
-from ctypes.util import find_library
 from pathlib import Path
 
 import cv2
@@ -238,15 +237,6 @@ def test_opponents(cartpole, tmp_path, capsys):
     assert play(weak, capsys, episodes=5, opponent=str(strong))[1][-1].endswith("won 0, drawn 0, lost 5")
     assert play(strong, capsys, episodes=2, opponent="random", export=tmp_path / "agent.onnx")[1][-1].endswith("lost 0")
     assert "not for games of two" in error(cartpole, opponent="random")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not find_library("EGL"), reason="no EGL here (Debian: libegl1)")
-def test_mujoco_is_filmed_without_a_screen(tmp_path):
-    run = train(CONTINUOUS, CONTINUOUS.tiny, tmp_path)
-    process = start([ROOT / "enjoy.py", run, "--episodes", "1", "--video"], tmp_path, DISPLAY="")
-    status, _, errors = toy_envs.finish(process)
-    assert status == 0 and len(list(run.glob("videos-*/*.mp4"))) == 1, errors
 
 
 def test_ctrl_c_ends_with_what_was_played(cartpole, tmp_path):

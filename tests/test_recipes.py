@@ -223,13 +223,13 @@ def test_moments(recipe, made):
 
 
 @of_recipes("rnd")
-def test_returns_of_the_second_reward_go_on(recipe, made):
+def test_returns_of_the_intrinsic_reward_go_on(recipe, made):
     """From one rollout to the next: after 2 x 4 steps of surprise 1 they are those of 8 steps."""
     moments, last = made.module.Moments(), torch.zeros(())
     agent = SimpleNamespace(obs_moments=SimpleNamespace(update=list), return_moments=moments, last_return=last)
     agent.surprise = lambda obs: torch.ones(len(obs))
     for _ in range(2):
-        rewards = made.module.second_rewards(agent, torch.zeros(4, 3, 2), 0.9)
+        rewards = made.module.intrinsic_rewards(agent, torch.zeros(4, 3, 2), 0.9)
     assert last.item() == pytest.approx(sum(0.9**k for k in range(8)))
     torch.testing.assert_close(rewards, torch.full((4, 3), moments.var.item() ** -0.5))
 

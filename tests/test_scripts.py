@@ -117,10 +117,3 @@ def test_the_plumbing_is_the_same_everywhere(script):
     """Byte for byte up to the end of the file, in at most 125 lines."""
     assert plumbing(script) == plumbing(PPO)
     assert not marks(plumbing(script)) and plumbing(script).count("\n") <= 125
-
-
-@every_text
-def test_an_import_runs_nothing(script):
-    """All of a script is defined where a test that imports it sees it."""
-    last = ast.parse(text(script)).body[-1]
-    assert ast.unparse(last) == "if __name__ == '__main__':\n    main()"

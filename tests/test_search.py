@@ -33,14 +33,14 @@ def search(monkeypatch, tmp_path, capsys):
 def test_the_best_trial_is_said_as_a_command(search):
     """Its score is the mean over seeds; a second command goes on with the study; a trial that fails is left out."""
     said = search("1 7 3 fails", "--trials", "4", "--seeds", "2", "--gamma", "0.9").out
-    assert said.startswith("3 of 4 trials came to their end; the best scored 7.5:\npython ppo.py --gamma 0.9 --lear")
+    assert said.startswith("3 of 4 trials completed; the best scored 7.5:\npython ppo.py --gamma 0.9 --lear")
     assert search("1 7 3 fails 8", "--trials", "1", "--seeds", "2", "--gamma", "0.9").out.startswith("4 of 5 trials")
 
 
 def test_a_poor_trial_is_given_up_after_its_first_seed(search):
     """From the sixth on, where it is below the median of those before."""
     assert search("1 2 3 4 5 2.5 3.5", "--trials", "7", "--seeds", "2").out.startswith("6 of 7 trials")
-    with pytest.raises(SystemExit, match="no trial came to its end"):
+    with pytest.raises(SystemExit, match="no trial completed"):
         search("fails", "--trials", "1", "--seeds", "1")
 
 

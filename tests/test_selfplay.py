@@ -147,22 +147,19 @@ class Always(nn.Module):
         return script.Categorical(self.logits.expand(len(obs), 3)), torch.zeros(len(obs))
 
 
-@pytest.fixture(params=["benchmark/elo.py", "selfplay-evaluation"])
-def win_rate(request, with_recipe):
-    """Both functions of that name: win_rate(agent, other, env_id, games)."""
+@pytest.fixture
+def win_rate(with_recipe):
+    """The recipe's function as win_rate(agent, other, env_id, games)."""
 
-    def of_the_tool(agent, other, env_id, games):
-        return elo.win_rate(script, agent, other, script.Args(env_id=env_id), games)
-
-    def of_the_recipe(agent, other, env_id, games):
+    def call(agent, other, env_id, games):
         module, state = with_recipe("with/selfplay-evaluation").module, torch.get_rng_state()
         args = module.Args(env_id=env_id, eval_games=games)
         rate = module.win_rate(agent, other, args, torch.device("cpu"))
-        assert torch.equal(state, torch.get_rng_state())  # it takes nothing from the training's chance
+        assert torch.equal(state, torch.get_rng_state())  # it takes no random numbers from the training
         return rate
 
     Higher.made.clear()
-    return of_the_tool if request.param == "benchmark/elo.py" else of_the_recipe
+    return call
 
 
 @pytest.mark.parametrize(("mine", "other", "rate"), [(2, 0, 1.0), (0, 1, 0.0), (1, 1, 0.5)])
@@ -267,10 +264,10 @@ def test_ratings_are_the_likeliest():
     assert all(likelihood(found + chance.normal(0, 10, 4)) < likelihood(found) for _ in range(100))
 
 
-def test_the_tournament_counts_for_whom_it_should():
+def test_the_tournament_counts_for_whom_it_should(with_recipe):
     """The higher action wins, in either seat; a random player of three actions is as good as the middle one."""
-    agents = [None, Always(0), Always(1), Always(2)]
-    wins = elo.tournament(script, agents, script.Args(env_id="HigherOnce-v0"), games=200, seed=1)
+    agents, module = [None, Always(0), Always(1), Always(2)], with_recipe("with/selfplay-evaluation").module
+    wins = elo.tournament(module, agents, module.Args(env_id="HigherOnce-v0"), games=200, seed=1)
     assert wins[1:, 1:].tolist() == [[0, 0, 0], [200, 0, 0], [200, 200, 0]]
     assert wins[0, 1:] == pytest.approx([200 * 5 / 6, 100, 200 / 6], abs=25)
     assert (wins + wins.T == 200 * (1 - np.eye(4))).all()
