@@ -5,7 +5,7 @@
 #   "tyro>=1.0",
 # ]
 # ///
-"""PPO for continuous actions: ppo.py and the 9 details for continuous actions of openai/baselines' ppo2, in one file.
+"""PPO for continuous actions: ppo.py and 9 more details of openai/baselines' ppo2, in one file.
 
     python ppo_continuous_action.py --env-id HalfCheetah-v5        (--help lists every option)
 
@@ -140,9 +140,9 @@ def make_env(args, index, folder):
     video = {"render_mode": "rgb_array"} if args.capture_video and index == 0 else {}
     env = gym.make(args.env_id, **video)  # for Atari, see ppo_atari.py; others may need an extra of docs/install.md
     actions, observations = env.action_space, env.observation_space
-    # [check] actions are Box, with one axis, of floats
+    # [check] actions are a Box of floats with one axis
     if not isinstance(actions, gym.spaces.Box) or actions.dtype.kind != "f" or len(actions.shape) != 1:
-        hint = "Box actions of one axis, of floats; ppo.py takes Discrete, ppo_multidiscrete.py MultiDiscrete"
+        hint = "a Box of floats with one axis; ppo.py takes Discrete, ppo_multidiscrete.py MultiDiscrete"
         sys.exit(f"error: {args.env_id} has the actions {actions}, and this script takes {hint}")
     if not observations.is_np_flattenable or len(observations.shape or ()) == 3:
         sys.exit(f"error: {args.env_id} has the observations {observations}; docs/environment.md lists what works")
@@ -371,7 +371,7 @@ class Run:
         """Begins or continues a run; a resume's options default to the checkpoint's, except those listed below."""
         state, self.folder = {"global_step": 0, "returns": [], "parts": None}, Path(args.resume or "")
         self.resumed = args.resume is not None and self.folder.is_dir()
-        self.lock = FileLock(self.folder / "lock").acquire(timeout=0) if self.resumed else None  # one process a folder
+        self.lock = FileLock(self.folder / "lock").acquire(timeout=0) if self.resumed else None  # one run at a time
         if args.resume is not None:
             state = load_checkpoint(self.folder)
             if ":" in (env_id := state["args"]["env_id"]) and env_id != args.env_id:  # gymnasium imports the module

@@ -139,9 +139,9 @@ def make_env(args, index, folder):
     video = {"render_mode": "rgb_array"} if args.capture_video and index == 0 else {}
     env = gym.make(args.env_id, **video)  # for Atari, see ppo_atari.py; others may need an extra of docs/install.md
     actions, observations = env.action_space, env.observation_space
-    # [check] actions are MultiDiscrete, with one axis, from 0
+    # [check] actions are a MultiDiscrete with one axis, from 0
     if np.ndim(getattr(actions, "nvec", 0)) != 1 or actions.start.any():
-        hint = "MultiDiscrete actions of one axis, from 0; ppo.py takes Discrete, ppo_continuous_action.py Box"
+        hint = "a MultiDiscrete with one axis, from 0; ppo.py takes Discrete, ppo_continuous_action.py Box"
         sys.exit(f"error: {args.env_id} has the actions {actions}, and this script takes {hint}")
     # [library] the boards of Gym-µRTS stay as they are
     board = isinstance(env.unwrapped, Microrts)
@@ -399,7 +399,7 @@ class Run:
         """Begins or continues a run; a resume's options default to the checkpoint's, except those listed below."""
         state, self.folder = {"global_step": 0, "returns": [], "parts": None}, Path(args.resume or "")
         self.resumed = args.resume is not None and self.folder.is_dir()
-        self.lock = FileLock(self.folder / "lock").acquire(timeout=0) if self.resumed else None  # one process a folder
+        self.lock = FileLock(self.folder / "lock").acquire(timeout=0) if self.resumed else None  # one run at a time
         if args.resume is not None:
             state = load_checkpoint(self.folder)
             if ":" in (env_id := state["args"]["env_id"]) and env_id != args.env_id:  # gymnasium imports the module

@@ -5,10 +5,9 @@
 
 Other options are passed to the script; "ppo.py + with/muon" is a script with a recipe. A trial is one choice of
 hyperparameters, run with each seed by benchmark/sweep.py. Its score is the mean return of the last 100 episodes,
-averaged over the seeds. A trial ends early if its best score so far is below the median of the completed trials, of
-which there must be five. The study is
-kept in a file: the same command continues it, also in several processes at once. To search other hyperparameters,
-change `suggest`, which starts another study.
+averaged over the seeds. After five trials, one ends early if its best score so far is below the median of those that
+were completed. The study is kept in a file: the same command continues it, also in several processes at once. To search
+other hyperparameters, change `suggest`, which starts another study.
 """
 
 import argparse
