@@ -38,7 +38,7 @@ FIRST = {"CartPole-v1", "HalfCheetah-v4", "BreakoutNoFrameskip-v4", "Breakout-v5
 # The script and environment of each panel of the picture.
 PICTURED = [
     ("ppo", "CartPole-v1"), ("ppo_continuous_action", "HalfCheetah-v4"), ("ppo_atari", "BreakoutNoFrameskip-v4"),
-    ("ppo_atari_lstm", "BreakoutNoFrameskip-v4"), ("ppo_atari_envpool", "Breakout-v5"),
+    ("ppo_atari", "PongNoFrameskip-v4"), ("ppo_atari_lstm", "BreakoutNoFrameskip-v4"),
     ("ppo_atari_cleanba", "Breakout-v5"), ("impala_atari_cleanba", "Breakout-v5"), ("ppo_procgen", "starpilot"),
     ("ppo_multidiscrete_mask", "MicrortsMining-v1"),
 ]  # fmt: skip
