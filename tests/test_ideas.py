@@ -280,6 +280,7 @@ MEMORY = {
 @pytest.mark.parametrize("name", MEMORY)
 def test_the_loss_sees_the_states_of_the_rollout(name, made, tmp_path):
     """With a learning rate of 0 the values are the same: states, ends of episodes and environments are as they were."""
+
     def error(agent, minibatch, *_):
         _, values, _ = agent(minibatch["obs"], minibatch["state"], minibatch["dones"])
         return (values - minibatch["values"]).abs().max()

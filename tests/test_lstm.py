@@ -108,6 +108,7 @@ class Ages(nn.Module):
 
 def test_every_value_is_of_the_state_up_to_its_observation(tmp_path):
     """Those of the steps, of the observation after the last one, and of those where a time limit cuts an episode."""
+
     def look(rewards, values, dones, next_value, *_):
         return rewards, np.append(values, [next_value], axis=0)
 
