@@ -11,9 +11,9 @@ from unittest import mock
 
 import pytest
 import torch
-from toy_envs import ROOT, needs_procgen
+from script_table import ROOT, needs_procgen
 
-# The number of threads may change the last bit of a result; as OMP_NUM_THREADS=1 in `toy_envs.start`.
+# The number of threads may change the last bit of a result; as OMP_NUM_THREADS=1 in `processes.start`.
 torch.set_num_threads(1)
 
 # Tests that are started in the background ignore these signals, and so would every script that they start.

@@ -9,7 +9,7 @@ import time
 
 import envpool.atari  # noqa: F401  scripts import it late; one import before the forks saves 4 seconds in each
 import torch
-from toy_envs import checkpoint, newest_run
+from run_files import checkpoint, newest_run
 
 import ppo_atari_multigpu as script
 

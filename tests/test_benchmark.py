@@ -14,9 +14,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from in_process import train
+from processes import finish
+from run_files import scalars
 from scipy import stats
+from script_table import PPO, ROOT
 from torch.utils.tensorboard import SummaryWriter
-from toy_envs import PPO, ROOT, finish, scalars, train
 
 from benchmark import collect, compare, curves, games, report, sweep
 

@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 import torch
 from ranks import Ranks, run, wait_for_step, weights
-from toy_envs import checkpoint, newest_run, scalars
+from run_files import checkpoint, newest_run, scalars
 
 import ppo_atari_cleanba as script
 import ppo_atari_multigpu

@@ -4,22 +4,14 @@ import dataclasses
 import re
 
 import gymnasium as gym
+import in_process
 import pytest
-import toy_envs as toys
+import script_table
 import tyro
-from toy_envs import (
-    ATARI,
-    CLASSIC_CONTROL,
-    CONTINUOUS,
-    PPO,
-    ROOT,
-    checkpoint,
-    every_script,
-    every_text,
-    finish,
-    start,
-    train,
-)
+from in_process import train
+from processes import finish, start
+from run_files import checkpoint
+from script_table import ATARI, CLASSIC_CONTROL, CONTINUOUS, PPO, ROOT, every_script, every_text
 
 
 @every_script
@@ -103,7 +95,7 @@ class Odd(gym.Env):
 
 
 def train_on(script, observations, actions, folder):
-    with toys.patched((gym, "make", lambda *_, **__: Odd(observations, actions))):
+    with in_process.patched((gym, "make", lambda *_, **__: Odd(observations, actions))):
         return train(script, script.tiny.replace("--env-id Hopper-v5", ""), folder)
 
 
@@ -133,9 +125,9 @@ def test_observations_that_can_be_flattened(script, kind, tmp_path):
         (PPO, BOX, gym.spaces.Discrete(2, start=5), "actions"),
         (CONTINUOUS, BOX, gym.spaces.Box(-2, 2, ()), "actions"),
         (CONTINUOUS, BOX, gym.spaces.Box(-2, 2, (2,), "int32"), "actions"),
-        (toys.MULTIDISCRETE, BOX, gym.spaces.MultiBinary(3), "actions"),
-        (toys.MULTIDISCRETE, BOX, gym.spaces.MultiDiscrete([[2, 2], [2, 2]]), "actions"),
-        (toys.MULTIDISCRETE, BOX, gym.spaces.MultiDiscrete([3, 2], start=[1, 0]), "actions"),
+        (script_table.MULTIDISCRETE, BOX, gym.spaces.MultiBinary(3), "actions"),
+        (script_table.MULTIDISCRETE, BOX, gym.spaces.MultiDiscrete([[2, 2], [2, 2]]), "actions"),
+        (script_table.MULTIDISCRETE, BOX, gym.spaces.MultiDiscrete([3, 2], start=[1, 0]), "actions"),
     ],
 )
 def test_spaces_that_do_not_fit(script, observations, actions, said, tmp_path):

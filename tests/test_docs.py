@@ -8,8 +8,8 @@ from collections import Counter
 from html.parser import HTMLParser
 
 import pytest
+from script_table import ROOT, TEXTS
 from test_scripts import parents
-from toy_envs import ROOT, TEXTS
 
 from benchmark.report import experiments_of, load
 from docs import diffs, pages

@@ -10,13 +10,20 @@ from pathlib import Path
 
 import cv2
 import gymnasium as gym
+import in_process
 import numpy as np
 import onnxruntime
+import processes
 import pygame
 import pytest
+import script_table
 import torch
 import toy_envs
-from toy_envs import ATARI, CONTINUOUS, ENVPOOL, LSTM, MASK, PPO, PROCGEN, ROOT, Clock, Target, checkpoint, start, train
+from in_process import train
+from processes import start
+from run_files import checkpoint
+from script_table import ATARI, CONTINUOUS, ENVPOOL, LSTM, MASK, PPO, PROCGEN, ROOT
+from toy_envs import Clock, Target
 
 import enjoy
 
@@ -60,7 +67,7 @@ def cartpole(tmp_path_factory):
     return train(PPO, f"{FEW} --total-timesteps 512 --save-every 10", tmp_path_factory.mktemp("run"))
 
 
-@toy_envs.every_script_with_its_games
+@script_table.every_script_with_its_games
 def test_whole_games_of_every_script(script, tmp_path, capsys):
     """Films of EnvPool's games show what the agent sees."""
     run = train(script, FEW if script.images else script.tiny, tmp_path)
@@ -91,7 +98,7 @@ def test_agents_of_the_repository(file):
 def test_the_seed_decides_and_games_differ_from_training(cartpole, tmp_path, capsys):
     games = [play(cartpole, capsys, episodes=5, seed=seed)[0] for seed in (1, 1, 2)]
     assert games[0] == games[1] != games[2]
-    with toy_envs.watched(Clock, "reset", lambda env, seed=None, options=None: seed) as seeds:
+    with in_process.watched(Clock, "reset", lambda env, seed=None, options=None: seed) as seeds:
         run = train(PPO, f"{CLOCK} --seed 1", tmp_path)
         trained = len(seeds)
         play(run, capsys, episodes=1, seed=1)
@@ -102,7 +109,7 @@ def test_returns_are_raw_and_statistics_frozen(tmp_path):
     run = train(CONTINUOUS, TARGET, tmp_path)
     envs, player = rebuilt(run)
     saved = envs.state_dict()
-    with toy_envs.watched(Target, "step", lambda env, action: 1 - abs(action - env.answer)) as rewards:
+    with in_process.watched(Target, "step", lambda env, action: 1 - abs(action - env.answer)) as rewards:
         games = list(enjoy.play(envs, player.act, enjoy.Args(run, episodes=3), None))
     assert [length for _, length in games] == [16] * 3
     assert [score for score, _ in games] == pytest.approx([sum(rewards[i : i + 16]).item() for i in (0, 16, 32)])
@@ -125,7 +132,7 @@ def test_masks(tmp_path, capsys, monkeypatch):
     """Only valid actions are taken, here a single one of each choice."""
     run = train(MASK, MASK.tiny, tmp_path)
     monkeypatch.setattr(toy_envs.Choices, "action_mask", lambda env: np.array([0, 1, 0, 1, 0]))
-    with toy_envs.watched(toy_envs.Choices, "step", lambda env, action: action.tolist()) as taken:
+    with in_process.watched(toy_envs.Choices, "step", lambda env, action: action.tolist()) as taken:
         play(run, capsys, episodes=2)
         play(run, capsys, episodes=2, greedy=True)
     assert taken == [[1, 0]] * 64
@@ -230,7 +237,7 @@ def test_films_and_a_window(cartpole, capsys, monkeypatch):
 @pytest.mark.slow
 def test_opponents(cartpole, tmp_path, capsys):
     """The agent of the run has seat 0, and the result is its own."""
-    script, options = toy_envs.SELFPLAY, "--env-id toy_envs:Signs-v0 --num-envs 4 --num-steps 32 --total-timesteps"
+    script, options = script_table.SELFPLAY, "--env-id toy_envs:Signs-v0 --num-envs 4 --num-steps 32 --total-timesteps"
     strong = train(script, f"{options} 8192 --learning-rate 1e-2", tmp_path / "strong")
     weak = train(script, f"{options} 256 --learning-rate 0", tmp_path / "weak")
     assert play(strong, capsys, episodes=5, opponent="random")[1][-1].endswith("won 5, drawn 0, lost 0")
@@ -244,7 +251,7 @@ def test_ctrl_c_ends_with_what_was_played(cartpole, tmp_path):
     while not process.stdout.readline().startswith("game 2"):
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    status, output, errors = toy_envs.finish(process)
+    status, output, errors = processes.finish(process)
     assert (status, errors) == (130, "") and re.search(r"\n\d+ games: mean .*\n$", "\n" + output)
 
 

@@ -10,7 +10,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from toy_envs import PPO, checkpoint, patched, same_weights, scalars, spaces, train, watched
+from in_process import patched, train, watched
+from run_files import checkpoint, same_weights, scalars
+from script_table import PPO
+from toy_envs import spaces
 
 SMALL = "--no-cuda --num-envs 2 --num-steps 32 --save-every 1"
 HIDDEN = f"{SMALL} --env-id recipes.environments:"

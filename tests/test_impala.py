@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 import torch
 from ranks import run, weights
+from run_files import checkpoint, scalars
 from test_cleanba import changed, numbers, slow
-from toy_envs import checkpoint, scalars, spaces
+from toy_envs import spaces
 
 import impala_atari_cleanba as script
 

@@ -2,7 +2,10 @@
 
 import numpy as np
 import pytest
-from toy_envs import ATARI, CONTINUOUS, PPO, SHARED, Identity, Target, checkpoint, patched, put_in_place_of_games, train
+from in_process import patched, put_in_place_of_games, train
+from run_files import checkpoint
+from script_table import ATARI, CONTINUOUS, PPO, SHARED
+from toy_envs import Identity, Target
 
 SMALL = "--total-timesteps 8192 --learning-rate 0.0025 --gamma 0.5"
 IMAGES = "--total-timesteps 1536 --num-envs 8 --num-steps 16 --learning-rate 0.001 --gamma 0.5"

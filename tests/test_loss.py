@@ -6,7 +6,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from toy_envs import LSTM, PROCGEN, SCRIPTS, of_scripts, spaces
+from script_table import LSTM, PROCGEN, SCRIPTS, of_scripts
+from toy_envs import spaces
 
 import ppo
 import ppo_atari_multigpu

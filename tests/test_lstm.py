@@ -4,8 +4,11 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from in_process import patched, put_in_place_of_games, train, watched
+from run_files import checkpoint
+from script_table import LSTM
 from torch import nn
-from toy_envs import LSTM, Counting, checkpoint, patched, put_in_place_of_games, spaces, train, watched
+from toy_envs import Counting, spaces
 
 import ppo_atari_lstm as script
 

@@ -4,10 +4,16 @@ import signal
 
 import gymnasium as gym
 import numpy as np
+import processes
 import pytest
+import run_files
+import script_table
 import torch
-import toy_envs as toys
-from toy_envs import MASK, MULTIDISCRETE, checkpoint, finish, patched, start, train, watched, without_speed
+import toy_envs
+from in_process import patched, train, watched
+from processes import finish, start
+from run_files import checkpoint, without_speed
+from script_table import MASK, MULTIDISCRETE
 
 import ppo_multidiscrete as plain
 import ppo_multidiscrete_mask as masking
@@ -74,7 +80,7 @@ def test_gradients_of_invalid_logits_are_zero(masks):
 
 def test_a_full_mask_changes_no_bit_of_a_run(tmp_path):
     runs = [train(script, MULTIDISCRETE.tiny, tmp_path / script.name) for script in (MULTIDISCRETE, MASK)]
-    assert without_speed(runs[0]) == without_speed(runs[1]) and toys.same_weights(*map(checkpoint, runs))
+    assert without_speed(runs[0]) == without_speed(runs[1]) and run_files.same_weights(*map(checkpoint, runs))
 
 
 def test_what_is_shown_tells_the_actions(tmp_path):
@@ -84,7 +90,7 @@ def test_what_is_shown_tells_the_actions(tmp_path):
     assert np.mean(checkpoint(run)["returns"][-50:]) > 29
 
 
-class Masked(toys.Toy):
+class Masked(toy_envs.Toy):
     """Shows the mask of each step and asserts that the action is valid. Episodes last 3 steps.
 
     The mask is in the info of `where` ("reset", "step"), and what the method action_mask() returns if "method"."""
@@ -154,7 +160,7 @@ def test_a_run_of_mining(tmp_path):
         assert torch.equal(masks, expected_mask(obs))
         for mask, action in zip(masks.split([100, 29, 100], dim=1), actions[:, [0, 1, 7]].T, strict=True):
             assert mask.gather(1, action.unsqueeze(1)).all()
-    log = toys.scalars(run)
+    log = run_files.scalars(run)
     assert [length for _, length in log["charts/episodic_length"]] == [200] * 4
     assert sum(value for _, value in log["charts/episodic_return"]) > 0
 
@@ -164,7 +170,7 @@ def test_games_in_processes_of_their_own_give_the_same_run(tmp_path):
     """Each process starts a Java; it would not live on in a forked process."""
     options = "--env-id MicrortsMining-v1 --no-cuda --num-envs 2 --num-steps 16 --total-timesteps 64"
     several, one = train(MASK, f"{options} --async-envs", tmp_path / "several"), train(MASK, options, tmp_path / "one")
-    assert without_speed(several) == without_speed(one) and toys.same_weights(checkpoint(several), checkpoint(one))
+    assert without_speed(several) == without_speed(one) and run_files.same_weights(checkpoint(several), checkpoint(one))
 
 
 def stream(seed, num_envs=2):
@@ -194,8 +200,8 @@ def test_games_cannot_be_filmed(tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_are_for_python(number, tmp_path):
     """Java would end the run without a checkpoint."""
-    process = start([toys.ROOT / "ppo_multidiscrete.py", "--num-envs", "1", "--num-steps", "16"], tmp_path)
-    run = toys.started(process, tmp_path)
+    process = start([script_table.ROOT / "ppo_multidiscrete.py", "--num-envs", "1", "--num-steps", "16"], tmp_path)
+    run = processes.started(process, tmp_path)
     process.send_signal(number)
     assert finish(process)[0] == 128 + number
     assert checkpoint(run)["global_step"] > 0

@@ -11,8 +11,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from processes import finish, start
 from ranks import SMALL, Ranks, run, script, wait_for_step, weights
-from toy_envs import ROOT, checkpoint, finish, newest_run, scalars, start
+from run_files import checkpoint, newest_run, scalars
+from script_table import ROOT
 
 import ppo_atari_envpool
 

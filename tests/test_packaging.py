@@ -5,7 +5,7 @@ import tomllib
 from fnmatch import fnmatch
 
 import pytest
-from toy_envs import ROOT, TEXTS
+from script_table import ROOT, TEXTS
 
 ENVPOOL = ("ppo_atari_envpool.py", "ppo_atari_multigpu.py", "ppo_atari_cleanba.py", "impala_atari_cleanba.py")
 EXTRAS = {f"{script.name}.py": [] for script in TEXTS} | dict.fromkeys(ENVPOOL, ["envpool"]) | {

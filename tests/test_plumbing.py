@@ -12,12 +12,18 @@ from types import SimpleNamespace
 from unittest import mock
 
 import gymnasium as gym
+import in_process
 import numpy as np
 import pytest
+import run_files
+import script_table
 import torch
-import toy_envs as toys
 from filelock import FileLock
-from toy_envs import PPO, Clock, checkpoint, equal, finish, patched, same_weights, scalars, start, started
+from in_process import patched
+from processes import finish, start, started
+from run_files import checkpoint, equal, same_weights, scalars
+from script_table import PPO
+from toy_envs import Clock
 
 ppo = PPO.module
 CLOCK = "--num-envs 2 --num-steps 16 --total-timesteps 384 --num-minibatches 2 --update-epochs 2 --save-every 2"
@@ -27,8 +33,8 @@ FOREVER = "--num-envs 2 --num-steps 32 --total-timesteps 10000000"
 def train(options, folder, toy=Clock, script=PPO):
     """Runs the script on toys in this process; returns the run's folder."""
     with patched() as patch:
-        toys.put_in_place_of_games(script, lambda images, index: toy(images), patch.setattr)
-        return toys.train(script, options, folder)
+        in_process.put_in_place_of_games(script, lambda images, index: toy(images), patch.setattr)
+        return in_process.train(script, options, folder)
 
 
 def steps_of(run):
@@ -54,14 +60,14 @@ def cut(run, step):
 # Checkpoints and resumes
 
 
-@toys.every_script
+@script_table.every_script
 def test_every_part_is_resumed(script, tmp_path):
     """Each part has the state of the checkpoint, schedules continue, and the log has each step once."""
     options = CLOCK.replace("--num-envs 2", "--num-envs 4 --learning-rate 0.01 --anneal-lr")
     run = train(options, tmp_path, script=script)
     cut(run, 256)
     saved = checkpoint(run)
-    with toys.loaded_parts(script) as loaded:
+    with in_process.loaded_parts(script) as loaded:
         assert train(f"--resume {run}", tmp_path, script=script) == run
     assert equal(loaded, saved["parts"]) and saved["global_step"] == 256
     log = scalars(run)
@@ -86,7 +92,10 @@ def test_seeds(tmp_path):
     """A resume plays other games with other random numbers; the same resume gives the same run."""
     draw, orders = torch.randperm, []
     drawn = lambda *a, **k: orders.append(draw(*a, **k)) or orders[-1]  # noqa: E731
-    with toys.watched(gym.vector.SyncVectorEnv, "reset", lambda envs, seed, **_: seed) as seeds, patched() as patch:
+    with (
+        in_process.watched(gym.vector.SyncVectorEnv, "reset", lambda envs, seed, **_: seed) as seeds,
+        patched() as patch,
+    ):
         patch.setattr(torch, "randperm", drawn)
         run = train(f"{CLOCK} --seed 7", tmp_path)
         cut(run, 320)
@@ -168,7 +177,7 @@ def test_checkpoints_that_are_refused(tmp_path, capsys):
         torch.save(content, file) if content else file.write_text("not a checkpoint")
         for path in (file, file.parent):
             with pytest.raises((SystemExit, KeyError, OSError)):
-                toys.train(PPO, f"--resume {path}", tmp_path)
+                in_process.train(PPO, f"--resume {path}", tmp_path)
     assert "this was run" not in capsys.readouterr().out and not list(tmp_path.glob("runs/*"))
 
 
@@ -253,7 +262,7 @@ def test_a_loss_that_is_not_finite_ends_the_run(tmp_path):
     options = "--num-envs 2 --num-steps 32 --total-timesteps 512 --save-every 1 --num-minibatches 1 --update-epochs 1"
     with pytest.raises(SystemExit, match="^error: losses/.* is nan in update 4$"):
         train(options, tmp_path, Broken)
-    state = checkpoint(toys.newest_run(tmp_path))
+    state = checkpoint(run_files.newest_run(tmp_path))
     assert state["global_step"] == 3 * 64
     assert all(tensor.isfinite().all() for tensor in state["parts"]["agent"].values())
 
@@ -270,13 +279,13 @@ def test_a_signal_saves_and_ends_the_run(number, tmp_path):
     assert f"--resume {run.relative_to(tmp_path)}" in output
     step = checkpoint(run)["global_step"]
     assert steps_of(run) == list(range(64, step + 1, 64))
-    assert toys.train(PPO, f"--resume {run} --total-timesteps {step + 128}", tmp_path) == run
+    assert in_process.train(PPO, f"--resume {run} --total-timesteps {step + 128}", tmp_path) == run
     assert steps_of(run) == list(range(64, step + 129, 64))
 
 
 def test_what_nohup_ignores_stays_ignored(tmp_path):
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    with toys.watched(ppo.Run, "updates", lambda run: signal.getsignal(signal.SIGHUP)) as seen:
+    with in_process.watched(ppo.Run, "updates", lambda run: signal.getsignal(signal.SIGHUP)) as seen:
         train(CLOCK, tmp_path)
     signal.signal(signal.SIGHUP, before)
     assert seen == [signal.SIG_IGN]
@@ -355,8 +364,8 @@ def test_a_full_disk(size, tmp_path):
     """An error says so; the last checkpoint is whole, and a resume continues from it."""
     status, _, errors = finish(start(["-c", FULL, size, *f"{PPO.tiny} --save-every 3".split()], tmp_path))
     assert status == 1 and "File too large" in errors.splitlines()[-1]
-    run = toys.newest_run(tmp_path)
-    toys.train(PPO, f"--resume {run}", tmp_path)
+    run = run_files.newest_run(tmp_path)
+    in_process.train(PPO, f"--resume {run}", tmp_path)
     assert steps_of(run) == list(range(64, 513, 64))
 
 
@@ -378,9 +387,9 @@ ppo.main()
 def test_killed_while_it_writes_a_checkpoint(tmp_path):
     status, _, errors = finish(start(["-c", KILLED, *f"{PPO.tiny} --save-every 3".split()], tmp_path))
     assert status == -signal.SIGKILL, errors
-    run = toys.newest_run(tmp_path)
+    run = run_files.newest_run(tmp_path)
     assert checkpoints(run) == [0, 3 * 64]
-    toys.train(PPO, f"--resume {run}", tmp_path)
+    in_process.train(PPO, f"--resume {run}", tmp_path)
     assert steps_of(run) == list(range(64, 513, 64)) and not list(run.glob("*.damaged"))
 
 
@@ -392,12 +401,12 @@ def test_a_folder_belongs_to_one_process(tmp_path):
     process = start([ppo.__file__, *FOREVER.split(), "--save-every", "1"], tmp_path)
     run = started(process, tmp_path)
     with patched((ppo, "load_checkpoint", None)), pytest.raises((SystemExit, TimeoutError)) as end:
-        toys.train(PPO, f"--resume {run}", tmp_path)
+        in_process.train(PPO, f"--resume {run}", tmp_path)
     assert "lock" in str(end.value) and process.poll() is None
     process.kill()
     assert finish(process)[0] == -signal.SIGKILL
     step = checkpoint(run)["global_step"]
-    assert toys.train(PPO, f"--resume {run} --total-timesteps {step + 64}", tmp_path) == run
+    assert in_process.train(PPO, f"--resume {run} --total-timesteps {step + 64}", tmp_path) == run
 
 
 @pytest.mark.slow
@@ -406,7 +415,7 @@ def test_a_closed_stream_ends_no_run(closed, tmp_path):
     """Some launchers start programs so."""
     command = f"exec {sys.executable} {ppo.__file__} {PPO.tiny} {closed}"
     assert subprocess.run(["bash", "-c", command], cwd=tmp_path, timeout=120).returncode == 0
-    assert checkpoint(toys.newest_run(tmp_path))["global_step"] == 512
+    assert checkpoint(run_files.newest_run(tmp_path))["global_step"] == 512
 
 
 @pytest.mark.slow
@@ -414,7 +423,7 @@ def test_weights_and_biases_gets_the_same_scalars(tmp_path):
     command = [ppo.__file__, *PPO.tiny.split(), "--track"]
     status, _, errors = finish(start(command, tmp_path, WANDB_MODE="offline", WANDB_SILENT="true"))
     assert status == 0, errors
-    [log], logged = tmp_path.glob("wandb/offline-run-*/run-*.wandb"), scalars(toys.newest_run(tmp_path))
+    [log], logged = tmp_path.glob("wandb/offline-run-*/run-*.wandb"), scalars(run_files.newest_run(tmp_path))
     for tag in ("losses/policy_loss", "charts/episodic_return"):  # each step is in the history and in the summary
         assert log.read_bytes().count(tag.encode()) == 2 * len(dict(logged[tag])) > 0
     [link] = [path for path in tmp_path.rglob("events.out.*") if path.is_symlink()]  # it is found once, not nested

@@ -7,8 +7,9 @@ import shutil
 import pytest
 import torch
 from golden_data import CONFIGS, load
+from in_process import patched, train
+from script_table import ATARI, CLEANBA, ENVPOOL, LSTM, MULTIGPU, PPO, PROCGEN
 from test_golden import recorded_batch
-from toy_envs import ATARI, CLEANBA, ENVPOOL, LSTM, MULTIGPU, PPO, PROCGEN, patched, train
 
 import ppo
 

@@ -5,7 +5,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from toy_envs import PROCGEN, Asked, checkpoint, loaded_parts, spaces, train, with_qt
+from in_process import loaded_parts, train
+from run_files import checkpoint
+from script_table import PROCGEN, with_qt
+from toy_envs import Asked, spaces
 
 import ppo_procgen as script
 

@@ -12,7 +12,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from toy_envs import ROOT, TEXTS, checkpoint, equal, loaded_parts, needs_procgen, patched, scalars, train
+from in_process import loaded_parts, patched, train
+from run_files import checkpoint, equal, scalars
+from script_table import ROOT, TEXTS, needs_procgen
 
 import enjoy
 
@@ -46,7 +48,7 @@ TINY["with/image-and-vector"] = TINY["ppo_atari.py"] + " --env-id recipes.enviro
 
 @pytest.fixture
 def made(recipe, with_recipe):
-    """The recipe's script as a module of a name of its own, for `toy_envs.train`."""
+    """The recipe's script as a module of a name of its own, for `in_process.train`."""
     if recipe.script.name == "ppo_procgen.py":
         needs_procgen()
     return with_recipe(recipe.name)

@@ -10,12 +10,17 @@ import sys
 from types import SimpleNamespace
 
 import gymnasium as gym
+import in_process
 import numpy as np
 import pytest
+import run_files
+import script_table
 import torch
-import toy_envs as toys
+import toy_envs
 import tyro
-from toy_envs import PPO, SCRIPTS, SELFPLAY, checkpoint, patched, scalars, train, watched, without_speed
+from in_process import patched, train, watched
+from run_files import checkpoint, scalars, without_speed
+from script_table import PPO, SCRIPTS, SELFPLAY
 
 UPDATE_TAGS = {
     "charts/SPS", "charts/learning_rate", "losses/policy_loss", "losses/value_loss", "losses/entropy",
@@ -25,7 +30,7 @@ UPDATE_TAGS = {
 EPISODE_TAGS = {"charts/episodic_return", "charts/episodic_length"}
 
 
-@toys.every_script_with_its_games
+@script_table.every_script_with_its_games
 def test_a_run_on_its_real_environment(script, tmp_path):
     """All files and scalars are there, and the first ratios of an update are exactly 1."""
     module = script.module
@@ -44,12 +49,12 @@ def test_a_run_on_its_real_environment(script, tmp_path):
 
     name = rf"{args.env_id.replace(':', '-')}__{script.name}__1__\d{{4}}(-\d\d){{5}}-\d{{9}}"
     assert re.fullmatch(name, folder.name) and [path.name for path in tmp_path.iterdir()] == ["runs"]
-    assert (folder / f"{script.name}.py").read_bytes() == (toys.ROOT / f"{script.name}.py").read_bytes()
+    assert (folder / f"{script.name}.py").read_bytes() == (script_table.ROOT / f"{script.name}.py").read_bytes()
     about = json.loads((folder / "run.json").read_text())
     assert about["args"] == dataclasses.asdict(args)
     assert about["command"] == [f"{script.name}.py", *script.quick.split()]
     assert about["versions"]["torch"] and about["versions"]["gymnasium"]
-    assert re.fullmatch("[0-9a-f]{40}(-dirty)?", about["commit"]) or not (toys.ROOT / ".git").exists()
+    assert re.fullmatch("[0-9a-f]{40}(-dirty)?", about["commit"]) or not (script_table.ROOT / ".git").exists()
     files = {re.sub(r"\d{9,}.*", "", path.name) for path in folder.iterdir()}
     assert files == {"checkpoint_", "events.out.tfevents.", f"{script.name}.py", "run.json", "lock"}
 
@@ -69,23 +74,28 @@ def test_a_run_on_its_real_environment(script, tmp_path):
 
 def assert_same_run(one, other):
     assert without_speed(one) == without_speed(other)
-    assert toys.same_weights(checkpoint(one), checkpoint(other))
+    assert run_files.same_weights(checkpoint(one), checkpoint(other))
 
 
-@toys.every_script_with_its_games
+@script_table.every_script_with_its_games
 def test_the_same_seed_gives_the_same_run(script, tmp_path):
     one = train(script, script.tiny, tmp_path / "one")
     assert_same_run(one, train(script, script.tiny, tmp_path / "same"))
-    if script in (PPO, toys.ATARI, toys.ENVPOOL):
+    if script in (PPO, script_table.ATARI, script_table.ENVPOOL):
         other = train(script, f"{script.tiny} --seed 2", tmp_path / "other")
         assert without_speed(one)["losses/policy_loss"] != without_speed(other)["losses/policy_loss"]
-        assert not toys.same_weights(checkpoint(one), checkpoint(other))
+        assert not run_files.same_weights(checkpoint(one), checkpoint(other))
 
 
 IN_PYTHON = [script for script in SCRIPTS if hasattr(script.module.Args, "async_envs")]
 
 
-@toys.of_scripts([s if s in (PPO, toys.CONTINUOUS, SELFPLAY) else pytest.param(s, marks=toys.slow) for s in IN_PYTHON])
+@script_table.of_scripts(
+    [
+        s if s in (PPO, script_table.CONTINUOUS, SELFPLAY) else pytest.param(s, marks=script_table.slow)
+        for s in IN_PYTHON
+    ]
+)
 def test_environments_in_processes_give_the_same_run(script, tmp_path):
     options = script.tiny if "--num-envs 2" in script.tiny else f"{script.tiny} --num-envs 2"
     pids = lambda envs, *_: {process.pid for process in envs.processes}  # noqa: E731
@@ -124,7 +134,7 @@ def record(script, options, toy, folder):
 
     patches = ("gae", recording_gae), ("clipped_gradient", recording_gradient), ("adam_step", recording_step)
     with patched(*((module, *each) for each in patches)) as patch:
-        made = toys.put_in_place_of_games(script, toy, patch.setattr)
+        made = in_process.put_in_place_of_games(script, toy, patch.setattr)
         run = train(script, options, folder)
     return updates, made, run
 
@@ -143,10 +153,10 @@ COUNTING = f"--num-envs 6 --num-steps {STEPS} --total-timesteps {6 * STEPS * UPD
 def endings(images, index):
     """Environments that between them end an episode in every way at every step of a rollout."""
     lengths = [(1, 2, 3), (5,), (7, 4, 1), (9,), (11, 8, 1), (3,)][index]
-    return toys.Counting(images, index, [(length, KINDS[(index + i) % 3]) for i, length in enumerate(lengths * 3)])
+    return toy_envs.Counting(images, index, [(length, KINDS[(index + i) % 3]) for i, length in enumerate(lengths * 3)])
 
 
-WITHOUT_MEMORY = [script for script in SCRIPTS if script is not toys.LSTM]  # test_lstm.py has the other
+WITHOUT_MEMORY = [script for script in SCRIPTS if script is not script_table.LSTM]  # test_lstm.py has the other
 
 
 @pytest.fixture(scope="module", params=WITHOUT_MEMORY, ids=lambda script: script.name)
@@ -171,7 +181,7 @@ def test_every_step_of_a_batch_is_what_happened_in_the_environment(counted):
     for number, update in enumerate(updates):
         [step] = update.steps
         batch = step.minibatch
-        rows = {tuple(map(int, key)): row for row, key in enumerate(toys.numbers_in(batch["obs"]).tolist())}
+        rows = {tuple(map(int, key)): row for row, key in enumerate(toy_envs.numbers_in(batch["obs"]).tolist())}
         assert len(rows) == len(envs) * STEPS
         for i, env in enumerate(envs):
             first = number * STEPS
@@ -245,7 +255,7 @@ def test_a_truncation_is_an_end(counted):
 
 def test_bootstrap_truncated(annealed):
     script, updates, envs, _ = annealed
-    if script is not toys.LSTM:
+    if script is not script_table.LSTM:
         check_advantages(updates, envs, bootstrap=True)
 
 
@@ -288,7 +298,7 @@ def test_schedules(annealed):
     assert [value for _, value in scalars(run)["charts/learning_rate"]] == pytest.approx(0.01 * left)
 
 
-@toys.every_script
+@script_table.every_script
 @pytest.mark.parametrize("kl, kl_of_ppo2, epochs", [(0.03, 0.01, 1), (0.01, 0.03, 3)])
 def test_target_kl_ends_the_epochs_of_an_update(script, kl, kl_of_ppo2, epochs, tmp_path):
     """By approx_kl of an epoch's last minibatch, not by ppo2's estimator."""
@@ -301,12 +311,12 @@ def test_target_kl_ends_the_epochs_of_an_update(script, kl, kl_of_ppo2, epochs, 
 
     options = "--num-envs 2 --num-steps 8 --total-timesteps 32 --num-minibatches 2 --update-epochs 3 --target-kl 0.02"
     with patched((script.module, "clipped_gradient", clipped_gradient)) as patch:
-        toys.put_in_place_of_games(script, endings, patch.setattr)
+        in_process.put_in_place_of_games(script, endings, patch.setattr)
         train(script, options, tmp_path)
     assert len(calls) == 2 * 2 * epochs
 
 
-@toys.of_scripts([PPO, toys.ATARI, toys.MULTIDISCRETE, toys.MASK, SELFPLAY])
+@script_table.of_scripts([PPO, script_table.ATARI, script_table.MULTIDISCRETE, script_table.MASK, SELFPLAY])
 def test_the_first_environment_is_filmed(script, tmp_path):
     options = script.tiny.split() + ["--num-envs", "6", "--capture-video"]
     envs = script.module.make_envs(tyro.cli(script.module.Args, args=options), tmp_path)
@@ -317,10 +327,10 @@ def test_the_first_environment_is_filmed(script, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:.*autoreset mode is same-step")
-@toys.every_script_with_its_games
+@script_table.every_script_with_its_games
 @pytest.mark.slow
 def test_video(script, tmp_path):
-    if sys.platform == "linux" and script is toys.CONTINUOUS:
+    if sys.platform == "linux" and script is script_table.CONTINUOUS:
         pytest.importorskip("OpenGL.EGL")  # MuJoCo needs it without a screen
     folder = train(script, f"{script.tiny} --capture-video", tmp_path)
     films = list(folder.glob("videos*/*.mp4"))

@@ -4,8 +4,8 @@ import ast
 import re
 
 import pytest
+from script_table import PPO, ROOT, TEXTS, every_text
 from test_packaging import OPTIONAL
-from toy_envs import PPO, ROOT, TEXTS, every_text
 
 from docs.diffs import KINDS, changes, end_of_args, spoken_for
 

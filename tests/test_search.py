@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from toy_envs import ROOT
+from script_table import ROOT
 
 
 @pytest.fixture

@@ -8,8 +8,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from in_process import loaded_parts, train
+from run_files import checkpoint, equal, same_weights, scalars
+from script_table import SELFPLAY
 from torch import nn
-from toy_envs import SELFPLAY, checkpoint, equal, loaded_parts, same_weights, scalars, train
 
 import ppo_selfplay as script
 from benchmark import elo
