@@ -34,17 +34,17 @@ test-all: $(TESTED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(ARGS)
 
 compare: .venv/benchmark.stamp
-	$(BIN)/python benchmark/compare.py $(ARGS)
+	$(BIN)/python -m benchmark.compare $(ARGS)
 
 report: .venv/benchmark,dev.stamp
-	$(BIN)/python recipes
-	$(BIN)/python benchmark/ablation/effects.py
-	$(BIN)/python benchmark/report.py
-	$(BIN)/python docs/diffs.py
-	$(BIN)/python -m docs.pages
+	$(BIN)/python -m recipes
+	$(BIN)/python -m benchmark.ablation.effects
+	$(BIN)/python -m benchmark.report
+	$(BIN)/python -m site_tools.diffs
+	$(BIN)/python -m site_tools.pages
 
 speed: .venv/atari,envpool,microrts,mujoco,procgen,selfplay,benchmark,dev.stamp
-	$(BIN)/python benchmark/speed.py $(or $(ARGS),CartPole)
+	$(BIN)/python -m benchmark.speed $(or $(ARGS),CartPole)
 
 clean:
 	rm -rf .venv .venv-sb3 build site ppo.egg-info .pytest_cache .ruff_cache __pycache__ tests/__pycache__

@@ -6,10 +6,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 from scipy import stats
 
+from benchmark.results import WINDOW
+
 COLORS = {"ours": "#3b7dd8", "ppo2": "#d9730d"}
 CYCLE = ["#3b7dd8", "#d9730d", "#2a9d57", "#c94f4f", "#8f6bc4", "#8d7355", "#c45fa5", "#6f7f1e", "#1e93a6"]
 GRAY = "#797979"  # text and axes: as far from white as from the black of dark pages
-WINDOW = 100  # episodes in a score
+MEANS = {"return", "length", "SPS"}  # the metrics that are means over many episodes or steps already
 
 
 def last_100(episodes, column):
@@ -34,13 +36,14 @@ def sample(run, name, axis, grid):
 
     A value that is logged for each update is averaged since the previous point; without a new one the last is kept."""
     x, y = curve_of(run, name, axis)
-    last = np.searchsorted(x, grid, side="right") - 1
+    last = np.searchsorted(x, grid, side="right") - 1  # the last value up to each point
     values = y[np.maximum(last, 0)]
-    if name not in ("return", "length", "SPS"):  # those are means already
+    if name not in MEANS:
         total = np.concatenate([[0.0], np.cumsum(y)])
-        before = np.concatenate([[-1], last[:-1]])
-        new = last > before
-        values[new] = ((total[last + 1] - total[before + 1]) / np.maximum(last - before, 1))[new]
+        before = np.concatenate([[-1], last[:-1]])  # the last value up to the previous point
+        count = last - before
+        means = (total[last + 1] - total[before + 1]) / np.maximum(count, 1)
+        values = np.where(count > 0, means, values)
     ended = grid > run.updates[axis][-1] * (1 + 1e-9)
     return np.where((last < 0) | ended, np.nan, values)
 
@@ -57,18 +60,26 @@ def curves(runs, name, axis, points=100):
     return grid, values, values.mean(0), half
 
 
+def has_metric(run, name):
+    """Whether a run has values of a metric."""
+    return name in run.episodes or name in run.updates or name == "SPS"
+
+
 def plot(axes, sides, name="return", axis="step", points=100, each=False):
     """Draws a metric of [(label, colour, runs), ...]: the mean with its band and, with `each`, every run."""
     for label, color, runs in sides:
-        if runs := [run for run in runs if name in run.episodes or name in run.updates or name == "SPS"]:
-            grid, values, mean, half = curves(runs, name, axis, points)
-            grid = grid / 60 if axis == "seconds" else grid
-            if each and len(runs) > 1:
-                axes.plot(grid, values.T, color=color, linewidth=0.6, alpha=0.35)
-            label = f"{label}, {len(runs)} run{'s' * (len(runs) > 1)}"
-            axes.plot(grid, mean, color=color, linewidth=1.6, label=label)
-            if half is not None:
-                axes.fill_between(grid, mean - half, mean + half, color=color, alpha=0.2, linewidth=0)
+        runs = [run for run in runs if has_metric(run, name)]
+        if not runs:
+            continue
+        grid, values, mean, half = curves(runs, name, axis, points)
+        if axis == "seconds":
+            grid = grid / 60
+        if each and len(runs) > 1:
+            axes.plot(grid, values.T, color=color, linewidth=0.6, alpha=0.35)
+        count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
+        axes.plot(grid, mean, color=color, linewidth=1.6, label=f"{label}, {count}")
+        if half is not None:
+            axes.fill_between(grid, mean - half, mean + half, color=color, alpha=0.2, linewidth=0)
     axes.set_xlim(0)
     axes.xaxis.set_major_locator(MaxNLocator(4))
     if axis == "step":
@@ -79,10 +90,16 @@ def plot(axes, sides, name="return", axis="step", points=100, each=False):
 
 def drawing(size, path, draw):
     """Writes what draw(figure) draws as SVG: no background, and colours that are readable on white and on black."""
-    settings = {"svg.hashsalt": "ppo", "svg.fonttype": "none", "font.size": 8.5, "axes.titlesize": 9}
-    settings["font.sans-serif"] = ["DejaVu Sans", "Verdana", "sans-serif"]  # as wide as each other
-    colored = ["text.color", "axes.labelcolor", "axes.edgecolor", "axes.titlecolor", "xtick.color", "ytick.color"]
-    with matplotlib.rc_context(settings | dict.fromkeys(colored, GRAY)):
+    settings = {
+        "svg.hashsalt": "ppo",
+        "svg.fonttype": "none",
+        "font.size": 8.5,
+        "axes.titlesize": 9,
+        "font.sans-serif": ["DejaVu Sans", "Verdana", "sans-serif"],  # as wide as each other
+    }
+    for name in ("text.color", "axes.labelcolor", "axes.edgecolor", "axes.titlecolor", "xtick.color", "ytick.color"):
+        settings[name] = GRAY
+    with matplotlib.rc_context(settings):
         figure = Figure(figsize=size, layout="constrained")
         draw(figure)
         figure.savefig(path, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
@@ -90,12 +107,15 @@ def drawing(size, path, draw):
 
 def together(env_ids, path, columns=2):
     """Draws {environment: [(label, runs), ...]}: a panel for each environment, a colour for each experiment."""
+    columns = min(columns, len(env_ids))
+    rows = -(-len(env_ids) // columns)  # rounded up
 
     def draw(figure):
         for i, (env_id, sides) in enumerate(env_ids.items()):
-            axes = figure.add_subplot(-(-len(env_ids) // columns), min(columns, len(env_ids)), i + 1)
-            plot(axes, [(label, CYCLE[j % len(CYCLE)], runs) for j, (label, runs) in enumerate(sides)])
+            axes = figure.add_subplot(rows, columns, i + 1)
+            colored = [(label, CYCLE[j % len(CYCLE)], runs) for j, (label, runs) in enumerate(sides)]
+            plot(axes, colored)
             axes.set(title=env_id, xlabel="steps", ylabel=f"mean return of the last {WINDOW} episodes")
             axes.legend(frameon=False, fontsize=7.5)
 
-    drawing((5.5 * min(columns, len(env_ids)), 4 * -(-len(env_ids) // columns)), path, draw)
+    drawing((5.5 * columns, 4 * rows), path, draw)

@@ -1,6 +1,6 @@
 """Rates the checkpoints of a self-play run: all of them and a random player play each other. Ratings are like Elo's.
 
-    python benchmark/elo.py runs/SlimeVolley-v0__ppo_selfplay__1__20261122-074204
+    python -m benchmark.elo runs/FOLDER
 
 Prints a table in Markdown. Ratings are those of a logistic model with 0 for the random player: 400 more mean ten wins
 for each loss. The run's script needs recipes/with/selfplay-evaluation.diff, which keeps its older selves.
@@ -17,9 +17,7 @@ import torch
 import tyro
 from tqdm import tqdm
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-import enjoy  # noqa: E402
+import enjoy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,9 +35,10 @@ def ratings(wins):
     They maximize the likelihood under P(i beats j) = 1 / (1 + 10 ** ((rating j - rating i) / 400)), by Zermelo's
     iteration. One draw added to each pair keeps the rating of a player that never lost finite."""
     wins = wins + 0.5 * (1 - np.eye(len(wins)))
+    games = wins + wins.T
     strength = np.ones(len(wins))
     for _ in range(10_000):
-        strength = wins.sum(1) / ((wins + wins.T) / (strength[:, None] + strength)).sum(1)
+        strength = wins.sum(1) / (games / (strength[:, None] + strength)).sum(1)
         strength /= strength[0]
     return 400 * np.log10(strength)
 
@@ -47,28 +46,43 @@ def ratings(wins):
 def tournament(script, agents, args, games, seed):
     """Wins [P, P] of the agents, of which None plays at random, in `games` games of each pair."""
     wins = np.zeros((len(agents), len(agents)))
-    for i, j in tqdm(list(itertools.combinations(range(len(agents)), 2)), unit=" pairs"):
-        for one, other in [(j, i), (i, j)]:
-            if agents[one] is None:  # a random player has seat 1
-                one, other = other, one
-            torch.manual_seed(seed := seed + 1)
+    pairs = list(itertools.combinations(range(len(agents)), 2))
+    for i, j in tqdm(pairs, unit=" pairs"):
+        for first, second in [(j, i), (i, j)]:
+            if agents[first] is None:  # a random player has seat 1
+                first, second = second, first
+            seed += 1
+            torch.manual_seed(seed)
             match = dataclasses.replace(args, seed=seed, eval_games=games // 2)
-            rate = script.win_rate(agents[one], agents[other], match, torch.device("cpu"))
-            wins[one, other] += rate * games / 2
-            wins[other, one] += (1 - rate) * games / 2
+            rate = script.win_rate(agents[first], agents[second], match, torch.device("cpu"))
+            wins[first, second] += rate * games / 2
+            wins[second, first] += (1 - rate) * games / 2
     return wins
+
+
+def checkpoints(run):
+    """The checkpoints of a run, one of each step, in the order of their steps."""
+    files = {}
+    for file in sorted(run.glob("*checkpoint_*.pt"), reverse=True):
+        files[file.stem[-12:]] = file
+    return [files[steps] for steps in sorted(files)]
+
+
+def evenly_spaced(files, count):
+    """At most `count` of the files, with the last."""
+    places = np.linspace(len(files) - 1, 0, count)
+    return [files[i] for i in sorted({round(place) for place in places})]
 
 
 def main():
     args = tyro.cli(Args, description=__doc__)
-    files = {file.stem[-12:]: file for file in sorted(args.run.glob("*checkpoint_*.pt"), reverse=True)}
-    files = [files[steps] for steps in sorted(files)]  # one of each step
+    files = checkpoints(args.run)
     if not files or args.games < 2 or args.games % 2 or args.players < 1:
         sys.exit(f"error: {args.run} must have a checkpoint_*.pt, --games be even, --players at least 1")
     torch.set_num_threads(1)
     agents, steps = [None], ["random"]
-    for i in sorted({round(i) for i in np.linspace(len(files) - 1, 0, args.players)}):
-        script, options, state, _ = enjoy.load(files[i])
+    for file in evenly_spaced(files, args.players):
+        script, options, state, _ = enjoy.load(file)
         if not hasattr(script, "win_rate"):
             sys.exit(f"error: {args.run}: {state['script']} lacks recipes/with/selfplay-evaluation.diff")
         with contextlib.closing(enjoy.make_envs(script, options, state, capture_video=False)) as envs:
@@ -76,13 +90,18 @@ def main():
         steps.append(f"{state['global_step']:,}")
     options = dataclasses.replace(options, env_id=args.env_id or options.env_id)
     wins = tournament(script, agents, options, args.games, args.seed)
+
     rates = wins / args.games
     print(f"{options.env_id}, {args.games} games of each pair. A draw is half a win.\n")
-    print("| steps | rating | wins against random | against the one before | against the last |\n|---|---|---|---|---|")
+    print("| steps | rating | wins against random | against the one before | against the last |")
+    print("|---|---|---|---|---|")
+    last = len(agents) - 1
     for player, rating in enumerate(ratings(wins)):
-        others = [0, player - 1, len(agents) - 1]
-        shown = [f"{rates[player, other]:.1%}" if other >= 0 and other != player else "" for other in others]
-        print(f"| {steps[player]} | {rating:.0f} | {' | '.join(shown)} |")
+        cells = [steps[player], f"{rating:.0f}"]
+        for other in (0, player - 1, last):
+            plays = other >= 0 and other != player
+            cells.append(f"{rates[player, other]:.1%}" if plays else "")
+        print(f"| {' | '.join(cells)} |")
 
 
 if __name__ == "__main__":

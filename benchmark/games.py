@@ -1,6 +1,6 @@
 """Plays 100 games without exploration with the agents of runs, and puts a row for each into results/tuned/games.csv.
 
-    python benchmark/games.py runs/*__*
+    python -m benchmark.games runs/*__*
 
 Without runs it reads rows from its input, as sb3.py prints them. A row replaces that of the same task, seed and `who`.
 The threshold_step is that of the first update after which the last 100 episodes of training reached the task's
@@ -17,10 +17,9 @@ import gymnasium as gym
 import numpy as np
 import tyro
 
-sys.path.insert(0, str(ROOT := Path(__file__).resolve().parents[1]))
-
-import enjoy  # noqa: E402
-from benchmark import collect, sweep  # noqa: E402
+import enjoy
+from benchmark import collect, sweep
+from benchmark.results import RESULTS, WINDOW
 
 PACKAGES = "stable-baselines3", "torch", "gymnasium", "numpy"
 COLUMNS = "task who seed steps mean std minutes threshold_step machine versions commit recipe command".split()
@@ -33,29 +32,51 @@ def machine_text(machine):
     return machine or "unknown"
 
 
-def row_of(run, who):
-    """The row of a run."""
-    about, episodes, updates = collect.gathered(run)
-    goal, ends = gym.spec(about["env_id"]).reward_threshold, np.array(episodes["step"])
-    past = [(step, np.array(episodes["return"])[ends <= step][-100:]) for step in updates["step"]]
-    reached = [int(step) for step, last in past if goal is not None and len(last) == 100 and last.mean() >= goal]
+def threshold_step(run, threshold):
+    """The step of the first update after which the last 100 episodes reached a return on average, or None."""
+    if threshold is None:
+        return None
+    ends, returns = np.array(run.episodes["step"]), np.array(run.episodes["return"])
+    for step in run.updates["step"]:
+        last = returns[ends <= step][-WINDOW:]
+        if len(last) == WINDOW and last.mean() >= threshold:
+            return int(step)
+    return None
+
+
+def row_of(folder, who):
+    """The row of a run: what its results say, and the returns of 100 games."""
+    run = collect.gathered(folder)
+    about = run.about
     with contextlib.redirect_stdout(None):
-        returns = enjoy.enjoy(enjoy.Args(run, episodes=100, greedy=True, seed=1000 * about["seed"]))
-    about |= {"mean": round(np.mean(returns), 2), "std": round(np.std(returns), 2)}
-    about["minutes"] = round(updates["seconds"][-1] / 60, 2)
-    return about | {"task": about["env_id"], "who": who, "threshold_step": min(reached, default=None)}
+        returns = enjoy.enjoy(enjoy.Args(folder, episodes=100, greedy=True, seed=1000 * about["seed"]))
+    return about | {
+        "task": about["env_id"],
+        "who": who,
+        "mean": round(np.mean(returns), 2),
+        "std": round(np.std(returns), 2),
+        "minutes": round(run.updates["seconds"][-1] / 60, 2),
+        "threshold_step": threshold_step(run, gym.spec(about["env_id"]).reward_threshold),
+    }
 
 
 def main(
     runs: tyro.conf.Positional[tuple[Path, ...]] = (),
     who: str = "ours",
-    table: Path = ROOT / "benchmark/results/tuned/games.csv",
+    table: Path = RESULTS / "tuned" / "games.csv",
 ):
-    new = [row_of(run, who) for run in runs] or [json.loads(line) for line in sys.stdin]
-    old = csv.DictReader(table.open()) if table.exists() else []
+    if runs:
+        new = [row_of(run, who) for run in runs]
+    else:
+        new = [json.loads(line) for line in sys.stdin]
+    old = []
+    if table.exists():
+        with table.open() as file:
+            old = list(csv.DictReader(file))
     rows = {(row["task"], row["who"], row["seed"]): row for row in old}
     for row in new:
-        row["versions"] = " ".join(f"{name}=={row['versions'][name]}" for name in PACKAGES if name in row["versions"])
+        versions = row["versions"]
+        row["versions"] = " ".join(f"{name}=={versions[name]}" for name in PACKAGES if name in versions)
         row["machine"] = machine_text(row.get("machine") or sweep.machine(1))
         rows[row["task"], row["who"], str(row["seed"])] = row
     with table.open("w") as file:

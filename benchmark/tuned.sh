@@ -2,10 +2,10 @@
 # Settings that solve the usual tasks: SEEDS="1 2 3 4 5 6 7 8 9 10" WORKERS=2 benchmark/tuned.sh
 # To run a line in a shell, put python in front of it; where it names a recipe, apply that first:
 #     patch -o my_ppo.py ppo.py recipes/with/normalization.diff
-# games.py makes the table: .venv/bin/python benchmark/games.py build/tuned/runs/*__*
+# games.py makes the table: .venv/bin/python -m benchmark.games build/tuned/runs/*__*
 cd "$(dirname "$0")/.." || exit
 export FOLDER="${FOLDER:-build/tuned}" RESULTS="${RESULTS:-benchmark/results/tuned}"
-exec "${PYTHON:-.venv/bin/python}" benchmark/sweep.py "$@" <<END
+exec "${PYTHON:-.venv/bin/python}" -m benchmark.sweep "$@" <<END
 ppo.py --env-id CartPole-v1 --total-timesteps 100000 --num-envs 8 --num-steps 32 --num-minibatches 1 --update-epochs 20 --learning-rate 1e-3 --gamma 0.98 --gae-lambda 0.8 --ent-coef 0 --vf-coef 1 --anneal-clip --bootstrap-truncated
 ppo.py + with/normalization --env-id Acrobot-v1 --total-timesteps 500000 --num-envs 16 --num-steps 128 --num-minibatches 16 --update-epochs 10 --learning-rate 1e-3 --gae-lambda 0.94 --ent-coef 0 --bootstrap-truncated
 ppo.py + with/normalization --env-id MountainCar-v0 --total-timesteps 150000 --num-envs 16 --num-steps 64 --num-minibatches 16 --update-epochs 10 --learning-rate 1e-3 --gae-lambda 0.98 --ent-coef 0

@@ -13,6 +13,8 @@ import pytest
 import torch
 from script_table import ROOT, needs_procgen
 
+from recipes import recipe as recipe_files
+
 # The number of threads may change the last bit of a result; as OMP_NUM_THREADS=1 in `processes.start`.
 torch.set_num_threads(1)
 
@@ -39,17 +41,17 @@ def environment():
 @pytest.fixture(scope="session")
 def with_recipe(tmp_path_factory):
     """A function from a recipe's name, such as with/muon, to the script that it makes, of its own or another."""
-    folder, tool = tmp_path_factory.mktemp("recipes"), importlib.import_module("recipes.__main__")
+    folder = tmp_path_factory.mktemp("recipes")
     sys.path.insert(0, str(folder))
 
     @functools.cache
     def make(name, script=None):
-        recipe = tool.read(ROOT / f"recipes/{name}.diff")
+        recipe = recipe_files.read(ROOT / f"recipes/{name}.diff")
         if script:
             diff = recipe.diff.replace(recipe.script.name, script)
             recipe = recipe._replace(header=recipe.header | {"script": script}, diff=diff)
         module = re.sub(r"\W", "_", f"{name}_{recipe.script.stem}")
-        (folder / f"{module}.py").write_text(tool.apply(recipe, recipe.script.read_text()))
+        (folder / f"{module}.py").write_text(recipe_files.apply(recipe, recipe.script.read_text()))
         return SimpleNamespace(name=module, module=importlib.import_module(module))
 
     yield make

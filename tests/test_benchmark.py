@@ -1,7 +1,7 @@
 """benchmark/: sweeps go on where they were stopped, no run is dropped in silence, tables are those of the results."""
 
 import csv
-import importlib
+import dataclasses
 import json
 import os
 import re
@@ -21,9 +21,8 @@ from scipy import stats
 from script_table import PPO, ROOT
 from torch.utils.tensorboard import SummaryWriter
 
-from benchmark import collect, compare, curves, games, report, sweep
-
-effects = importlib.import_module("benchmark.ablation.effects")
+from benchmark import collect, compare, curves, experiments, games, report, results, scores, sweep
+from benchmark.ablation import effects
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +30,8 @@ def folder(tmp_path_factory):
     """A folder of runs of ppo.py on CartPole-v1 of 2048 steps in 4 updates: seed 1 is done, seed 2 lacks the last."""
     folder = tmp_path_factory.mktemp("sweep")
     for seed in (1, 2):
-        train(PPO, f"--total-timesteps 2048 --save-every 1 --seed {seed}", folder)
+        run = train(PPO, f"--total-timesteps 2048 --save-every 1 --seed {seed}", folder)
+        with_about(run, defaults=dataclasses.asdict(PPO.module.Args()))
     [last] = folder.glob("runs/CartPole-v1__ppo__2__*/checkpoint_000000002048.pt")
     last.unlink()
     return folder
@@ -49,9 +49,24 @@ def stopped(folder):
     return next(folder.glob("runs/CartPole-v1__ppo__2__*"))
 
 
-def table(results, kind):
-    [path] = Path(results).glob(f"*/*.{kind}.csv.xz")
-    return report.read_table(path)
+def table(folder, kind):
+    """A table of the only run in a folder of results."""
+    [path] = Path(folder).glob(f"*/*.{kind}.csv.xz")
+    [run] = results.read_table(path).values()
+    return run
+
+
+def listed(folder):
+    """What a folder of results knows about its only run."""
+    [path] = Path(folder).glob("ours/*.json")
+    [about] = results.read_list(path)
+    return about
+
+
+def collect_one(run, folder, capsys):
+    """Collects a run; returns what is said about it."""
+    collect.collect([run], folder)
+    return capsys.readouterr().out
 
 
 def with_about(run, file="run.json", args=(), **about):
@@ -100,8 +115,8 @@ def test_a_sweep_that_was_killed_repeats_nothing(folder, tmp_path):
     assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*__1__*/*")} == before
     [run] = tmp_path.glob("runs/*__2__*")
     assert [step for step, *_ in collect.events(run)["losses/policy_loss"]] == [512, 1024, 1536, 2048]
-    [result] = tmp_path.glob("results/ours/*__2__*.json")
-    assert json.loads(result.read_text())["machine"]["runs_at_once"] == 1
+    seeds = {about["seed"]: about for about in results.read_list(tmp_path / "results/ours/ppo.json")}
+    assert set(seeds) == {1, 2} and seeds[2]["machine"]["runs_at_once"] == 1
     shutil.rmtree(run)  # the results have it
     assert sweep.Ours("ppo.py", 2, tmp_path, "2048", tmp_path / "results").done()
     assert not sweep.Ours("ppo.py", 2, tmp_path, "4096", tmp_path / "results").done()
@@ -139,18 +154,29 @@ def test_a_sweep_does_not_take_another_run_for_its_own(run, tmp_path, capsys):
     assert not sweep.Ours("ppo.py", 1, tmp_path, "2048").done()
 
 
+def test_a_run_is_found_by_what_it_says_not_by_its_name(run, tmp_path):
+    """A name with the characters of a pattern is no pattern, and a folder may have any name."""
+    (tmp_path / "runs").mkdir()
+    run = run.rename(tmp_path / "runs" / "renamed")
+    with_about(run, args={"exp_name": "lr[1e-3]*"})
+    line = "ppo.py --exp-name 'lr[1e-3]*'"
+    assert sweep.Ours(line, 1, tmp_path, "2048").done()
+    assert not sweep.Ours("ppo.py --exp-name lr1", 1, tmp_path, "2048").done()
+    assert not sweep.Ours("ppo.py", 1, tmp_path, "2048").done()
+
+
 def test_a_line_with_recipes_makes_a_script(tmp_path, monkeypatch, capsys):
     """Named after them; a pattern stands for those that fit, and the result has the recipe."""
-    lines = sweep.expanded("ppo.py + without/core-1* --gamma 0.9")
-    assert "ppo.py + without/core-11 --gamma 0.9" in lines and sweep.expanded(lines[0]) == [lines[0]]
-    assert "ppo.py + with/muon + without/core-11" in sweep.expanded("ppo.py + with/muon + without/core-1*")
+    lines = sweep.expand("ppo.py + without/core-1* --gamma 0.9")
+    assert "ppo.py + without/core-11 --gamma 0.9" in lines and sweep.expand(lines[0]) == [lines[0]]
+    assert "ppo.py + with/muon + without/core-11" in sweep.expand("ppo.py + with/muon + without/core-1*")
     run = sweep.Ours("ppo.py + without/core-11 + without/core-9 --total-timesteps 512", 1, tmp_path)
     assert run.file == tmp_path / "build/ppo+core-11+core-9.py" and run.script == "ppo+core-11+core-9"
     assert "[core 9]" not in run.file.read_text() and "[core 8]" in run.file.read_text()
     assert sweep.start(run, tmp_path).wait() == 0 and run.done()
     assert sweep.finish(run, 0, {"cores": 2}) == 0
-    collect.collect(run.run(), tmp_path / "results")
-    [about] = map(json.loads, (path.read_text() for path in tmp_path.glob("results/ours/*.json")))
+    collect.collect([run.run()], tmp_path / "results")
+    about = listed(tmp_path / "results")
     assert about["recipe"] == "recipes/without/core-11.diff + recipes/without/core-9.diff"
     assert about["script"] == "ppo+core-11+core-9" and about["machine"] == {"cores": 2} and "commit" in about
     monkeypatch.setattr(sweep, "start", None)  # no run is started
@@ -200,7 +226,7 @@ def test_a_sweep_has_its_lines(path, tmp_path):
     assert status == 0 and len(lines) == len(set(lines)) > 0
     for line in lines:
         script, names, _ = sweep.parts(line)
-        assert script.removesuffix(".py") in report.PAIRS or script in report.PAIRS.values()
+        assert script.removesuffix(".py") in experiments.PAIRS or script in experiments.PAIRS.values()
         assert all([*ROOT.glob(f"recipes/{name}.diff")] for name in names)
 
 
@@ -216,7 +242,7 @@ def test_a_sweep_lists_its_runs(monkeypatch, capsys):
     assert capsys.readouterr().out == f"{lines[0]} (seed 5)\n"
 
 
-def test_a_run_of_ppo2(tmp_path, monkeypatch):
+def test_a_run_of_ppo2(tmp_path, monkeypatch, capsys):
     """Its command has the options; it is done once its log is, and is collected."""
     monkeypatch.setenv("BASELINES_PYTHON", sys.executable)
     run = sweep.PPO2("ppo2_copy --env=CartPole-v1 --num_env=4 '--lr=lambda f: f * 2.5e-4'", 3, tmp_path, "2000")
@@ -227,7 +253,7 @@ def test_a_run_of_ppo2(tmp_path, monkeypatch):
     (run.folder / "progress.csv").write_text("".join(",".join(map(str, line)) + "\n" for line in lines))
     for i in range(4):
         (run.folder / f"0.{i}.monitor.csv").write_text(f'#{{"t_start": 1.0}}\nr,l,t\n{i}.5,{100 + i},1.25\n7,20,2.5\n')
-    assert run.done() and "1536 steps, 8 episodes" in collect.collect(run.folder, tmp_path / "results")
+    assert run.done() and "1536 steps, 8 episodes" in collect_one(run.folder, tmp_path / "results", capsys)
     episodes, updates = table(tmp_path / "results", "episodes"), table(tmp_path / "results", "updates")
     assert episodes["step"].tolist() == [400, 404, 408, 412, 480, 484, 488, 492]  # 4 environments step together
     assert episodes["return"].tolist() == [0.5, 1.5, 2.5, 3.5, 7, 7, 7, 7]
@@ -260,7 +286,7 @@ def test_a_broken_run_is_named_and_left_out(wreck, run, folder, tmp_path, monkey
 def test_what_is_collected_is_what_was_logged(run, tmp_path):
     with SummaryWriter(run) as writer:
         writer.add_scalar("charts/win_rate_random", 0.75, 1024)
-    collect.collect(run, tmp_path, "a test")
+    collect.collect([run], tmp_path, "a test")
     logged, episodes, updates = scalars(run), table(tmp_path, "episodes"), table(tmp_path, "updates")
     assert list(zip(episodes["step"], episodes["return"], strict=True)) == logged["charts/episodic_return"]
     assert list(zip(episodes["step"], episodes["length"], strict=True)) == logged["charts/episodic_length"]
@@ -270,7 +296,8 @@ def test_what_is_collected_is_what_was_logged(run, tmp_path):
         kind = "charts" if name in ("SPS", "learning_rate") else "losses"
         np.testing.assert_allclose(updates[name], [value for _, value in logged[f"{kind}/{name}"]], rtol=1e-3)
     assert updates["step"].tolist() == [512, 1024, 1536, 2048] and (np.diff(updates["seconds"]) >= 0).all()
-    about = json.loads((tmp_path / "ours/CartPole-v1__ppo__1__total_timesteps=2048.json").read_text())
+    about = listed(tmp_path)
+    assert results.name_of(about) == "CartPole-v1__ppo__1__total_timesteps=2048"
     assert about["command"] == "python ppo.py --env-id CartPole-v1 --seed 1 --total-timesteps 2048"
     assert about["options"] == {"total_timesteps": 2048} and about["machine"] == "a test"
     assert "torch" in about["versions"] and about["steps"] == about["steps_wanted"] == 2048
@@ -291,15 +318,15 @@ def test_a_start_replaces_what_was_logged_from_its_step_on(tmp_path):
     assert read[2][2] - read[1][2] < 2e9 and np.all(np.diff([each[2] for each in read]) > 0)
 
 
-def test_a_run_counts_up_to_its_checkpoint_and_gives_way_to_a_longer_one(folder, run, tmp_path):
+def test_a_run_counts_up_to_its_checkpoint_and_gives_way_to_a_longer_one(folder, run, tmp_path, capsys):
     part = stopped(folder)
     (shutil.copy(part / "checkpoint_000000001536.pt", part / "checkpoint_best.pt"))  # a recipe's, say
-    assert "1536 of 2048 steps" in collect.collect(part, tmp_path / "results")
+    assert "1536 of 2048 steps" in collect_one(part, tmp_path / "results", capsys)
     assert table(tmp_path / "results", "updates")["step"].tolist() == [512, 1024, 1536]
     assert table(tmp_path / "results", "episodes")["step"].max() <= 1536
     with_about(run, args={"seed": 2})  # as if the other had been done
-    assert "in place of" in collect.collect(run, tmp_path / "results")
-    assert "left out: " in collect.collect(part, tmp_path / "results")
+    assert "in place of" in collect_one(run, tmp_path / "results", capsys)
+    assert "left out: " in collect_one(part, tmp_path / "results", capsys)
     assert table(tmp_path / "results", "updates")["step"].max() == 2048
 
 
@@ -318,12 +345,44 @@ def test_what_a_resume_changed(folder, tmp_path):
 
 def test_every_result_of_ours_names_its_commits():
     """So whoever doubts a score can run the script that made it, as it was."""
-    results = [*ROOT.glob("benchmark/results/ours/*.json"), *ROOT.glob("benchmark/ablation/results/ours/*.json")]
-    assert len(results) >= 600
-    for result in results:
-        about = json.loads(result.read_text())
-        assert all(text["commit"] for text in [about, *about.get("resumed", [])]), result.name
+    lists = [*ROOT.glob("benchmark/results/ours/*.json"), *ROOT.glob("benchmark/ablation/results/ours/*.json")]
+    runs = [about for path in lists for about in results.read_list(path)]
+    assert len(runs) >= 600
+    for about in runs:
+        assert all(text["commit"] for text in [about, *about.get("resumed", [])]), results.name_of(about)
         assert ("+" in about["script"]) <= ("recipe" in about)
+
+
+def test_defaults_are_those_that_the_run_wrote_down(run):
+    """Without them, as in older runs, an option that was not typed has its default."""
+    about = json.loads((run / "run.json").read_text())
+    about.pop("defaults", None)
+    words = [*about["command"], "--learning-rate=0.001", "--no-anneal-lr", "--gamma", "0.99"]
+    args = about["args"] | {"learning_rate": 0.001, "anneal_lr": False}
+    (run / "run.json").write_text(json.dumps(about | {"command": words, "args": args}))
+    old = collect.describe(run)["options"]
+    assert old == {"anneal_lr": False, "gamma": 0.99, "learning_rate": 0.001, "total_timesteps": 2048}
+    with_about(run, defaults=args | {"total_timesteps": 500_000})
+    assert collect.describe(run)["options"] == {"total_timesteps": 2048}
+
+
+def test_runs_of_a_script_share_its_tables(run, tmp_path):
+    """One that replaces another, and one with a column of its own, leave the others as they are."""
+    first, second = copy_of(run, tmp_path / "runs", seed=1), copy_of(run, tmp_path / "runs", seed=2)
+    collect.collect([first, second], tmp_path / "results")
+    before = results.load(tmp_path / "results")
+    with SummaryWriter(second) as writer:
+        writer.add_scalar("charts/win_rate_random", 0.75, 1024)
+    (tmp_path / "results/ours/ppo.json").chmod(0o444)  # it is replaced as a whole
+    collect.collect([second], tmp_path / "results")
+    [[one, two]] = results.load(tmp_path / "results").values()
+    [[old, _]] = before.values()
+    assert one.about == old.about and one.updates.keys() == old.updates.keys()
+    for kind in results.KINDS:
+        for name, column in getattr(old, kind).items():
+            np.testing.assert_array_equal(getattr(one, kind)[name], column)
+    np.testing.assert_array_equal(two.updates["win_rate_random"], [np.nan, 0.75, np.nan, np.nan])
+    assert len(two.updates["step"]) == 4 and two.about["seed"] == 2
 
 
 # THE REPORT
@@ -331,12 +390,11 @@ def test_every_result_of_ours_names_its_commits():
 
 def test_tables_and_pictures_are_those_of_the_results(tmp_path):
     """`make report` writes them."""
-    results = ROOT / "benchmark/results"
-    experiments = report.experiments_of(report.load(results))
-    for file in (ROOT / "README.md", *ROOT.glob("docs/*.md")):
-        assert report.with_scores(file.read_text(), experiments, results) == file.read_text()
-    assert len(experiments) >= 8
-    report.picture(experiments, tmp_path / "curves.svg")
+    found = experiments.experiments_of(results.load(results.RESULTS))
+    for file, root in report.texts().items():
+        assert report.with_scores(file.read_text(), found, results.RESULTS, root) == file.read_text()
+    assert len(found) >= 8
+    report.picture(found, tmp_path / "curves.svg")
     effects.draw(effects.effects(), tmp_path / "effects.svg")
     for name in ("curves.svg", "effects.svg"):
         drawn, committed = (path.read_text() for path in (tmp_path / name, ROOT / "docs" / name))
@@ -348,15 +406,19 @@ def test_tables_and_pictures_are_those_of_the_results(tmp_path):
 
 def test_tuned_tasks_have_their_intervals(tmp_path):
     """Of the same task one line, with Student's interval of each side's seeds; solved when half of our runs are."""
-    row = "CartPole-v1,ours,99840,{},recipes/with/x.diff + recipes/without/y.diff,python ppo+x+y.py"
+    row = "CartPole-v1,ours,98304,{},recipes/with/x.diff + recipes/without/y.diff,python ppo+x+y.py{}"
     head, other = "task,who,steps,mean,minutes,threshold_step,recipe,command", "CartPole-v1,Stable-Baselines3,9,470"
     (tmp_path / "tuned").mkdir()
-    for second, solved in ("70000", "475 (70k)"), ("", "475"):
-        ours = (row.format(text) for text in ("480,0.5,50000", "490,0.6,", f"500,0.7,{second}"))
+    for second, solved, option, steps in (
+        ("70000", "475 (70k)", " --total-timesteps 100000", "100k"),
+        ("", "475", "", "98k"),
+    ):
+        ours = (row.format(text, option) for text in ("480,0.5,50000", "490,0.6,", f"500,0.7,{second}"))
         rows = head, *ours, other, ""
         (tmp_path / "tuned/games.csv").write_text("\n".join(rows))
-        [*_, last] = report.tuned_table(tmp_path, ["CartPole-v1"])
-        cells = ["CartPole-v1", "`ppo.py` with x, without y", "100k, 0.6", "490 [465, 515] (3)", "470 (1)"]
+        [*_, last] = report.tuned_table(tmp_path, ["CartPole-v1"], "../")
+        recipes = "with [x](../recipes/with/x.diff), without [y](../recipes/without/y.diff)"
+        cells = ["CartPole-v1", f"`ppo.py` {recipes}", steps, "0.6", "490 [465, 515]", "3", "470", "1"]
         assert last == f"| {' | '.join([*cells, '500 (100k)', solved])} |"
 
 
@@ -367,8 +429,8 @@ def test_games_after_training_replace_a_row(run, tmp_path, monkeypatch):
     returns = np.array([-1.0] * 60 + [0.5] * 100)
     updates = {"step": np.array([1024, 1440, 1536, 2048]), "seconds": [1, 2, 3, 90]}
     log = {"step": np.arange(1, 161) * 12, "return": returns}, updates
-    about = collect.gathered(run)[0]
-    monkeypatch.setattr(collect, "gathered", lambda _: (about, *log))
+    about = collect.gathered(run).about
+    monkeypatch.setattr(collect, "gathered", lambda _: results.Run(about, *log))
     rows = [f"CartPole-v1,ours,{seed},499" for seed in (1, 10)]
     (tmp_path / "games.csv").write_text("\n".join(["task,who,seed,mean", *rows, ""]))
     for who in ("ours", "b"):
@@ -383,17 +445,17 @@ def test_games_after_training_replace_a_row(run, tmp_path, monkeypatch):
 def test_the_difference_is_welchs():
     """With its interval, not Student's; nothing is tested of single runs or without any spread."""
     second, first = [10.0, 12.0, 14.0, 11.0], [20.0, 30.0, 25.0]
-    found = report.compare(first, second)
+    found = scores.compare(first, second)
     a, b = np.var(first, ddof=1) / 3, np.var(second, ddof=1) / 4
     freedom = (a + b) ** 2 / (a**2 / 2 + b**2 / 3)
     half = stats.t.ppf(0.975, freedom) * np.sqrt(a + b)
     mean = 25 - 11.75
     assert found == pytest.approx((mean, mean - half, mean + half, 2 * stats.t.sf(mean / np.sqrt(a + b), freedom)))
     assert found.text(like=25.0) == f"+13.2 [+{mean - half:.1f}, +{mean + half:.1f}]"
-    assert found.verdict("b") == "b is better" and report.compare(second, first).verdict("b") == "b is worse"
-    assert report.compare([1.0, 2, 3], [2.0, 3, 4]).verdict("b") == "cannot be told apart"
+    assert found.verdict("b") == "b is better" and scores.compare(second, first).verdict("b") == "b is worse"
+    assert scores.compare([1.0, 2, 3], [2.0, 3, 4]).verdict("b") == "cannot be told apart"
     for pair in (([1.0], [2.0, 3.0]), ([5.0] * 3, [6.0] * 3)):
-        none = report.compare(*pair)
+        none = scores.compare(*pair)
         assert np.isnan(none.p) and none.verdict("b") == "" and "[" not in none.text(5.0)
     assert effects.interval(found) == f"+13.2 [{mean - half:.1f}, {mean + half:.1f}]"
 
@@ -403,7 +465,7 @@ def test_curves():
     steps = np.arange(1, 301) * 10.0
     numbers = np.random.default_rng(0).normal(size=300)
     tables = {"step": steps, "seconds": steps / 10, "return": numbers, "length": numbers, "entropy": numbers}
-    run, grid = report.Run({}, tables, tables), np.arange(1, 13) * 300.0
+    run, grid = results.Run({}, tables, tables), np.arange(1, 13) * 300.0
     values = curves.sample(run, "entropy", "step", grid)
     np.testing.assert_allclose(values[:10], numbers.reshape(10, 30).mean(1))
     assert np.isnan(values[10:]).all() and run.score == pytest.approx(numbers[-100:].mean())
@@ -414,7 +476,7 @@ def test_curves():
     np.testing.assert_allclose(mean, values[0] + 2)
     np.testing.assert_allclose(half, stats.t.ppf(0.975, 2))  # of a deviation of sqrt 3
     ends = np.array([5, 20, 1000, 2000])
-    run = report.Run({}, {"step": np.arange(10, 2010, 10), "return": np.arange(200.0)}, {"step": ends})
+    run = results.Run({}, {"step": np.arange(10, 2010, 10), "return": np.arange(200.0)}, {"step": ends})
     assert effects.area(run) == pytest.approx(np.mean([0.5, np.arange(0, 100).mean(), np.arange(100, 200).mean()]))
 
 
@@ -423,7 +485,7 @@ def test_the_effects_are_those_of_the_results():
     text, found = (ROOT / "benchmark/ablation/README.md").read_text(), effects.studies()
     for what, rows in effects.effects().items():
         assert rows and f"### {what}\n" in text
-        assert [row[3].mean for row in rows] == sorted(row[3].mean for row in rows)
+        assert [row.final.mean for row in rows] == sorted(row.final.mean for row in rows)
         for recipe, parent, runs, final, whole in rows:
             assert {run.about["script"] for run in parent} == {runs[0].about["script"].split("+")[0]}
             shown = f"| {len(runs)} | {effects.interval(final)} | {effects.interval(whole)} | "
@@ -440,10 +502,10 @@ def test_the_effects_are_those_of_the_results():
 def test_the_score_after_a_step():
     """Of the last 100 episodes that had ended; a run that ended less than an update before counts as there."""
     end = np.arange(1.0, 2049)
-    run = report.Run({"batch_size": 512}, {"step": end, "return": end}, {"step": np.arange(512, 2049, 512)})
-    assert compare.score(run, 1000) == np.arange(901, 1001).mean()
-    assert compare.score(run, 50) == np.arange(1, 51).mean()
-    assert compare.score(run, 2559) == np.arange(1949, 2049).mean() and compare.score(run, 2560) is None
+    run = results.Run({"batch_size": 512}, {"step": end, "return": end}, {"step": np.arange(512, 2049, 512)})
+    assert compare.score_at(run, 1000) == np.arange(901, 1001).mean()
+    assert compare.score_at(run, 50) == np.arange(1, 51).mean()
+    assert compare.score_at(run, 2559) == np.arange(1949, 2049).mean() and compare.score_at(run, 2560) is None
     cells, lines = compare.row(("ppo", "my_ppo"), ({1: run, 2: run}, {1: run}), 2560)
     assert cells[3:] == ["", "too few runs", ""] and len(lines) == 3
 
@@ -459,7 +521,7 @@ def test_experiments_of_a_folder(run, tmp_path, capsys, monkeypatch):
     [path.unlink() for path in copy_of(run, folder, "my_ppo", 3).glob("*.pt")]
 
     def start(*words):
-        monkeypatch.setattr(sys, "argv", ["compare.py", str(folder), *words])
+        monkeypatch.setattr(sys, "argv", ["compare", str(folder), *words])
         compare.main()
         return capsys.readouterr().out.splitlines()
 

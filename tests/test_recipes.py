@@ -1,7 +1,6 @@
 """Each recipe applies to its script without fuzz, and trains; where it has state of its own, it resumes with it."""
 
 import contextlib
-import importlib
 import math
 import os
 import re
@@ -17,9 +16,10 @@ from run_files import checkpoint, equal, scalars
 from script_table import ROOT, TEXTS, needs_procgen
 
 import enjoy
+from recipes import refresh as refreshing
+from recipes.recipe import apply, read, recipes
 
-tool = importlib.import_module("recipes.__main__")
-RECIPES = tool.recipes()
+RECIPES = recipes()
 
 
 def of_recipes(*recipes):
@@ -58,9 +58,9 @@ def made(recipe, with_recipe):
 def test_it_applies_without_fuzz(recipe):
     """And changes what it stands for alone: it leaves the plumbing as it is."""
     before = recipe.script.read_text()
-    after = tool.apply(recipe, before)
+    after = apply(recipe, before)
     assert after != before
-    assert before.partition(tool.PLUMBING)[1:] == after.partition(tool.PLUMBING)[1:]
+    assert before.partition(refreshing.PLUMBING)[1:] == after.partition(refreshing.PLUMBING)[1:]
     assert all(len(line) <= 121 for line in recipe.diff.splitlines() if line.startswith("+"))
 
 
@@ -76,7 +76,7 @@ def test_a_users_command_makes_the_same_script(name, script, tmp_path):
     outside = os.environ | {"GIT_CEILING_DIRECTORIES": str(tmp_path.parent)}
     subprocess.run([*command, recipe.file], cwd=tmp_path, env=outside, check=True, capture_output=True)
     if script == recipe.script:
-        assert copy.read_text() == tool.apply(recipe, script.read_text())
+        assert copy.read_text() == apply(recipe, script.read_text())
 
 
 def test_a_recipe_for_each_detail():
@@ -91,7 +91,7 @@ def test_a_recipe_for_each_detail():
 
 @of_recipes(*(recipe for recipe in RECIPES if recipe.name.startswith("without")))
 def test_a_test_that_fails_without_the_detail_is_named(recipe):
-    """`python recipes --caught` wrote it down after it had failed with the recipe, and passed without."""
+    """`python -m recipes --caught` wrote it down after it had failed with the recipe, and passed without."""
     file, name = recipe.header["caught by"].split("[")[0].split("::")
     assert f"\ndef {name}(" in (ROOT / file).read_text()
 
@@ -99,9 +99,9 @@ def test_a_test_that_fails_without_the_detail_is_named(recipe):
 def test_the_index_is_up_to_date(tmp_path, monkeypatch):
     written = []
     monkeypatch.setattr(Path, "write_text", lambda path, text: written.append((path, text)))
-    tool.write_index()
+    refreshing.write_index()
     [(path, text)] = written
-    assert path.read_text() == text, "python recipes brings it up to date"
+    assert path.read_text() == text, "python -m recipes brings it up to date"
 
 
 # The tool
@@ -114,16 +114,17 @@ HEADER = "what: w\nwhy: y\nsource: s\nscript: s.py\ncommand: c\n"
 def refresh(tmp_path, monkeypatch):
     """A function that writes a script and refreshes a recipe which was made for BEFORE, in a repository."""
     script, file = tmp_path / "s.py", tmp_path / "two.diff"
-    monkeypatch.setattr(tool, "ROOT", tmp_path)
+    monkeypatch.setattr("recipes.recipe.ROOT", tmp_path)
+    monkeypatch.setattr(refreshing, "ROOT", tmp_path)
     script.write_text(BEFORE)
     git = ["git", "-C", tmp_path, "-c", "user.name=a", "-c", "user.email=a@example.org"]
     for command in (["init", "-q"], ["add", "s.py"], ["commit", "-qm", "a"]):
         subprocess.run([*git, *command], check=True)
-    file.write_text(HEADER + tool.diff("s.py", BEFORE, BEFORE.replace("y + 1", "y + 2")))
+    file.write_text(HEADER + refreshing.diff("s.py", BEFORE, BEFORE.replace("y + 1", "y + 2")))
 
     def refresh(text):
         script.write_text(text)
-        return tool.refreshed(tool.read(file))
+        return refreshing.refreshed(read(file))
 
     return refresh
 
@@ -132,8 +133,8 @@ def test_a_recipe_follows_its_script(refresh, tmp_path):
     """Also if a line of its context has changed, so that the old diff does not apply."""
     after = BEFORE.replace("import a\n", "import a\nimport b\n").replace("def f(x)", "def f(x, z)")
     with pytest.raises(ValueError):
-        tool.apply(tool.read(tmp_path / "two.diff"), after)
-    assert tool.apply(refresh(after), after) == after.replace("y + 1", "y + 2")
+        apply(read(tmp_path / "two.diff"), after)
+    assert apply(refresh(after), after) == after.replace("y + 1", "y + 2")
 
 
 def test_a_recipe_whose_own_line_has_changed_is_named(refresh, tmp_path):
@@ -144,10 +145,10 @@ def test_a_recipe_whose_own_line_has_changed_is_named(refresh, tmp_path):
 
 def test_what_is_no_recipe(refresh, tmp_path):
     with pytest.raises(ValueError, match="must not change"):
-        tool.diff("s.py", BEFORE, BEFORE.replace("print(1)", "print(2)"))
+        refreshing.diff("s.py", BEFORE, BEFORE.replace("print(1)", "print(2)"))
     (tmp_path / "r.diff").write_text(HEADER.replace("source: s\n", "") + "--- s.py\n+++ s.py\n")
     with pytest.raises(ValueError, match="the header has"):
-        tool.read(tmp_path / "r.diff")
+        read(tmp_path / "r.diff")
 
 
 # Training

@@ -7,7 +7,7 @@ import pytest
 from script_table import PPO, ROOT, TEXTS, every_text
 from test_packaging import OPTIONAL
 
-from docs.diffs import KINDS, changes, end_of_args, spoken_for
+from site_tools.diffs import KINDS, changes, end_of_args, spoken_for
 
 parents = {script.name: script for script in TEXTS}
 children = [script for script in TEXTS if script.parent]

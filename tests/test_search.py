@@ -1,30 +1,30 @@
-"""recipes/search.py: its trials, with scores that are given, and with ppo.py itself."""
+"""benchmark/search.py: its trials, with scores that are given, and with ppo.py itself."""
 
-import importlib
 import re
 import subprocess
 import sys
 
 import pytest
+import torch
 from script_table import ROOT
+
+from benchmark import search as program
 
 
 @pytest.fixture
 def search(monkeypatch, tmp_path, capsys):
     """The program; of trial i the score is the i-th of those given for seed 1, and 1 more for seed 2."""
-    monkeypatch.syspath_prepend(str(ROOT / "recipes"))
-    module = importlib.import_module("search")
 
     def run(scores, *words):
         def score(line, folder, seed):
             found = scores.split()[int(re.search(r"--exp-name=trial-(\d+)", line)[1])]
             if found == "fails":
-                raise module.Failed
+                raise program.Failed
             return float(found) + seed - 1
 
-        monkeypatch.setattr(module, "score", score)
+        monkeypatch.setattr(program, "score", score)
         monkeypatch.setattr(sys, "argv", ["", "ppo.py", "--folder", str(tmp_path), *words])
-        module.main()
+        program.main()
         return capsys.readouterr()
 
     return run
@@ -44,11 +44,42 @@ def test_a_poor_trial_is_given_up_after_its_first_seed(search):
         search("fails", "--trials", "1", "--seeds", "1")
 
 
+def test_it_tries_what_fits():
+    """Rollouts of which minibatches are a part without a rest, of two steps at least, and that fit the whole run."""
+    args = {"num_envs": 1, "num_minibatches": 32, "total_timesteps": 1_000_000}
+    assert program.fitting_num_steps(args) == [64, 128, 256, 512]  # 32 steps would be minibatches of one
+    assert program.fitting_num_steps(args | {"num_envs": 2}) == [32, 64, 128, 256, 512]
+    assert program.fitting_num_steps(args | {"num_minibatches": 3}) == []
+    assert program.fitting_num_steps(args | {"num_envs": 4, "total_timesteps": 600}) == [32, 64, 128]
+
+
+def test_nothing_fits(search):
+    with pytest.raises(SystemExit, match="no --num-steps of .* fits"):
+        search("1", "--num-minibatches", "7", "--num-envs", "1")
+
+
+def test_no_episode_ends(monkeypatch, tmp_path):
+    """Then there is no score, whatever the options are: the search ends with the reason, instead of nan."""
+
+    def start(run, folder):
+        made = folder / "runs" / "run"
+        made.mkdir(parents=True)
+        torch.save({"returns": []}, made / "checkpoint_000000000512.pt")
+        monkeypatch.setattr(program.sweep.Ours, "run", lambda run: made)
+        return "done"
+
+    monkeypatch.setattr(program.sweep, "start", start)
+    words = ["", "ppo.py", "--folder", str(tmp_path), "--trials", "2", "--total-timesteps", "2048"]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit, match="error: no episode ended in 2048 steps.*raise --total-timesteps"):
+        program.main()
+
+
 @pytest.mark.slow
 def test_it_searches_ppo(tmp_path):
     options = "--trials 1 --seeds 1 --total-timesteps 4096 --num-envs 8 --folder".split()
-    command = [sys.executable, ROOT / "recipes/search.py", "ppo.py", *options, tmp_path]
-    done = subprocess.run(command, capture_output=True, text=True)
+    command = [sys.executable, "-m", "benchmark.search", "ppo.py", *options, tmp_path]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0 and "1 of 1 trials" in done.stdout, done.stderr
     [about] = tmp_path.glob("*/runs/*/run.json")
     assert about.read_text().count('"num_envs": 8') == 1

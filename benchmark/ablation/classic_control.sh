@@ -4,7 +4,7 @@ cd "$(dirname "$0")/../.." || exit
 export FOLDER="${FOLDER:-build/ablation}" RESULTS="${RESULTS:-benchmark/ablation/results}"
 cartpole="--env-id CartPole-v1 --total-timesteps 50000 --no-cuda"
 acrobot="--env-id Acrobot-v1 --total-timesteps 100000 --no-cuda"
-exec "${PYTHON:-.venv/bin/python}" benchmark/sweep.py "$@" < <(
+exec "${PYTHON:-.venv/bin/python}" -m benchmark.sweep "$@" < <(
     echo "ppo.py $cartpole"
     for name in 1 "1[!2]*" "[!1]*"; do  # all but core-12, which changes the log alone
         echo "ppo.py + without/core-$name $cartpole"

@@ -4,7 +4,7 @@
 cd "$(dirname "$0")/../.." || exit
 export FOLDER="${FOLDER:-build/ablation}" RESULTS="${RESULTS:-benchmark/ablation/results}"
 options="--env-id CartPole-v1 --total-timesteps 50000 --learning-rate 2.5e-3 --no-cuda"
-exec "${PYTHON:-.venv/bin/python}" benchmark/sweep.py "$@" < <(
+exec "${PYTHON:-.venv/bin/python}" -m benchmark.sweep "$@" < <(
     echo "ppo.py $options"
     echo "ppo.py + without/core-8 $options"
     for idea in adam-relative average-policy clip-higher drift equal-betas layer-norm outer-step recompute-advantages spo; do

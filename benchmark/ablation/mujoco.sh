@@ -3,7 +3,7 @@
 cd "$(dirname "$0")/../.." || exit
 export FOLDER="${FOLDER:-build/ablation}" RESULTS="${RESULTS:-benchmark/ablation/results}"
 options="--total-timesteps 200000 --compile --no-cuda"
-exec "${PYTHON:-.venv/bin/python}" benchmark/sweep.py "$@" < <(
+exec "${PYTHON:-.venv/bin/python}" -m benchmark.sweep "$@" < <(
     for env_id in HalfCheetah-v4 Hopper-v4; do
         echo "ppo_continuous_action.py --env-id $env_id $options"
         echo "ppo_continuous_action.py + without/continuous-* --env-id $env_id $options"

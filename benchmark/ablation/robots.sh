@@ -4,7 +4,7 @@ cd "$(dirname "$0")/../.." || exit
 export FOLDER="${FOLDER:-build/ablation}" RESULTS="${RESULTS:-benchmark/ablation/results}"
 options="--total-timesteps 300000 --num-envs 64 --num-steps 32 --num-minibatches 8 --learning-rate 1e-3"
 options="$options --bootstrap-truncated --no-cuda"
-exec "${PYTHON:-.venv/bin/python}" benchmark/sweep.py "$@" < <(
+exec "${PYTHON:-.venv/bin/python}" -m benchmark.sweep "$@" < <(
     for env_id in HalfCheetah-v5 Hopper-v5; do
         echo "ppo_continuous_action.py --env-id $env_id $options"
         echo "ppo_continuous_action.py --env-id $env_id ${options/ --bootstrap-truncated/}"

@@ -7,7 +7,7 @@ Gravitar Hero IceHockey Jamesbond Kangaroo Krull KungFuMaster MontezumaRevenge M
 Pong PrivateEye Qbert Riverraid RoadRunner Robotank Seaquest Skiing Solaris SpaceInvaders StarGunner Surround Tennis
 TimePilot Tutankham UpNDown Venture VideoPinball WizardOfWor YarsRevenge Zaxxon"
 ppo="--machado --network impala --num-envs 128 --total-timesteps 50000000"
-exec "${PYTHON:-.venv/bin/python}" benchmark/sweep.py "$@" < <(for game in $games; do
+exec "${PYTHON:-.venv/bin/python}" -m benchmark.sweep "$@" < <(for game in $games; do
     echo "ppo_atari_cleanba.py --env-id $game-v5 $ppo"
     echo "impala_atari_cleanba.py --env-id $game-v5 --machado"
 done)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Classic control, separate (ppo.py) and shared networks (ppo_shared.py), 500k steps.
 cd "$(dirname "$0")/../.." || exit
-exec "${PYTHON:-.venv/bin/python}" benchmark/sweep.py "$@" <<END
+exec "${PYTHON:-.venv/bin/python}" -m benchmark.sweep "$@" <<END
 ppo.py --env-id CartPole-v1
 ppo.py --env-id Acrobot-v1
 ppo.py --env-id MountainCar-v0

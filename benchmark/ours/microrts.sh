@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Gym-microRTS, without and with invalid action masking, 2M steps.
 cd "$(dirname "$0")/../.." || exit
-exec "${PYTHON:-.venv/bin/python}" benchmark/sweep.py "$@" <<END
+exec "${PYTHON:-.venv/bin/python}" -m benchmark.sweep "$@" <<END
 ppo_multidiscrete.py --env-id MicrortsMining-v1
 ppo_multidiscrete.py --env-id MicrortsProduceCombatUnitsShapedReward-v1
 ppo_multidiscrete.py --env-id MicrortsAttackShapedReward-v1

@@ -1,0 +1,149 @@
+"""Experiments: the runs of one script on one environment with the same options, and those of ppo2 beside them."""
+
+import json
+import re
+from typing import NamedTuple
+
+from benchmark.results import typed
+from benchmark.scores import mean_and_deviation, number, scores, short_steps, with_count
+
+# Our scripts in the order of the report, and which runs of ppo2 they repeat.
+PAIRS = {
+    "ppo": "ppo2_copy",
+    "ppo_shared": "ppo2_shared",
+    "ppo_continuous_action": "ppo2_mujoco",
+    "ppo_atari": "ppo2_atari",
+    "ppo_atari_lstm": "ppo2_lstm",
+    "ppo_atari_envpool": None,
+    "ppo_procgen": None,
+    "ppo_multidiscrete": None,
+    "ppo_multidiscrete_mask": None,
+    "ppo_selfplay": None,
+    "ppo_atari_multigpu": None,
+    "ppo_atari_cleanba": None,
+    "impala_atari_cleanba": None,
+}
+# The environments that come first among those of a script
+FIRST = {"CartPole-v1", "HalfCheetah-v4", "BreakoutNoFrameskip-v4", "Breakout-v5", "starpilot", "MicrortsMining-v1"}
+# What the blog post on PPO's implementation details (Huang et al., 2022) reports of ppo2 (ea25b9e)
+PUBLISHED = {
+    "BreakoutNoFrameskip-v4": (409.265, 30.98),
+    "PongNoFrameskip-v4": (20.59, 0.40),
+    "BeamRiderNoFrameskip-v4": (2627.96, 625.751),
+    "Hopper-v4": (2448.73, 596.13),
+    "Walker2d-v4": (3142.24, 982.25),
+    "HalfCheetah-v4": (2148.77, 1166.023),
+}
+# What collect.py writes of an option that a resume changed: "True, from step 5513216 False"
+CHANGED = re.compile(r"(?P<first>[^,]+), from step (?P<step>\d+) (?P<next>[^,]+)")
+
+
+class Experiment(NamedTuple):
+    """Our runs of one script on one environment, and the runs of ppo2 of as many steps, which may be none."""
+
+    script: str
+    env_id: str
+    options: dict
+    ours: list
+    ppo2: list
+
+    @property
+    def name(self):
+        """The script with its options, as on a command line."""
+        return " ".join([f"{self.script}.py", *map(typed, self.options.items())])
+
+    def words(self, *hidden):
+        """The options without those in `hidden`, each as a text: "--num-envs 32".
+
+        An option that a resume changed is "--bf16 until step 5513216"; the steps do not say what it was later."""
+        texts = []
+        for name, value in self.options.items():
+            if name in hidden:
+                continue
+            changed = CHANGED.match(value) if isinstance(value, str) else None
+            if changed is None:
+                texts.append(typed((name, value)))
+                continue
+            first = {"True": True, "False": False}.get(changed["first"], changed["first"])
+            texts.append(f"{typed((name, first))} until step {changed['step']}")
+        return texts
+
+    @property
+    def published(self):
+        """(mean, standard deviation) of the score of ppo2 in the post, or None."""
+        if self.script in ("ppo_atari", "ppo_continuous_action"):
+            return PUBLISHED.get(self.env_id)
+        return None
+
+    @property
+    def reference(self):
+        """The scores of ppo2, "455 ± 105 (3); published: 409 ± 31"; empty without any."""
+        texts = []
+        if self.ppo2:
+            values = scores(self.ppo2)
+            texts.append(with_count(mean_and_deviation(values), values))
+        if self.published:
+            mean, deviation = self.published
+            texts.append(f"published: {number(mean)} ± {number(deviation, mean)}")
+        return "; ".join(texts)
+
+    @property
+    def most(self):
+        """The steps of the run that came furthest."""
+        return max(run.about["steps"] for run in self.ours)
+
+    @property
+    def finished(self):
+        """Whether some run made all the steps that it was started for."""
+        return any(run.finished for run in self.ours)
+
+    @property
+    def steps(self):
+        """The steps that the command asks for, "500k", or where no run is finished "300k of 500k"."""
+        asked = self.options.get("total_timesteps")
+        if not isinstance(asked, int):  # the script's default, or changed by a resume
+            asked = max(run.about["steps_wanted"] for run in self.ours)
+        return short_steps(asked) if self.finished else f"{short_steps(self.most)} of {short_steps(asked)}"
+
+    @property
+    def done(self):
+        """The finished runs; without any, those with the most steps."""
+        return [run for run in self.ours if run.finished or run.about["steps"] == self.most]
+
+
+def experiments_of(found):
+    """The experiments that results.load() found, [Experiment, ...]: the scripts in the order of PAIRS, then others."""
+    experiments = []
+    for (side, script, env_id, options, wanted), runs in found.items():
+        if side != "ours":
+            continue
+        ppo2 = []
+        if any(run.finished for run in runs):
+            ppo2 = found.get(("ppo2", PAIRS.get(script), env_id, "{}", wanted), [])
+            ppo2 = [run for run in ppo2 if run.finished]
+        experiments.append(Experiment(script, env_id, json.loads(options), runs, ppo2))
+
+    known = list(PAIRS)
+
+    def place(one):
+        order = known.index(one.script) if one.script in known else len(known)
+        return order, one.script, one.env_id not in FIRST, one.env_id, -one.most, len(one.options), str(one.options)
+
+    return sorted(experiments, key=place)
+
+
+def left_out(found, experiments):
+    """A line for each run that is in no score, with the reason."""
+    scored = {id(run) for one in experiments for run in [*one.done, *one.ppo2]}
+    lines = []
+    for (_, script, env_id, options, wanted), runs in found.items():
+        for run in runs:
+            if id(run) in scored:
+                continue
+            name = " ".join([script, *map(typed, json.loads(options).items())])
+            if run.finished:
+                why = f"none of our runs has its {wanted:,} steps, so there is nothing to compare it with"
+            else:
+                why = f"it was stopped at {run.about['steps']:,} of {wanted:,} steps, and another run came further"
+            lines.append(f"{name} on {env_id}, seed {run.about['seed']}: {why}")
+    return lines

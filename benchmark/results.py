@@ -1,0 +1,193 @@
+"""Reads and writes results: everything that was collected about runs, in three files for each script.
+
+A folder of results has two folders: ours/ for the runs of our scripts, ppo2/ for those of openai/baselines. In them the
+runs of a script, with any recipes, are in three files:
+
+    ppo.json               a list with one line for each run: its number, script, options, seed, steps, versions, ...
+    ppo.episodes.csv.xz    a row for each episode that ended
+    ppo.updates.csv.xz     a row for each update
+
+The first column of both tables is the number of the run in the list. A cell is empty where the run lacks the column.
+"""
+
+import csv
+import io
+import itertools
+import json
+import lzma
+import os
+from collections import defaultdict
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from filelock import FileLock
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmark" / "results"
+WINDOW = 100  # episodes in a score
+KINDS = {"episodes": 7, "updates": 4}  # the two tables, and the digits of their numbers
+SMALL, QUICK = 6, 1  # presets of lzma: QUICK is ten times as fast and makes files that are a third larger
+
+
+class Run(NamedTuple):
+    """A run: what is known about it, and its tables as {column: float64 [rows]}."""
+
+    about: dict
+    episodes: dict
+    updates: dict
+
+    @property
+    def score(self):
+        """The mean return of the last 100 episodes."""
+        return float(self.episodes["return"][-WINDOW:].mean())
+
+    @property
+    def finished(self):
+        """Whether the run made all the steps that it was started for."""
+        return self.about["steps"] == self.about["steps_wanted"]
+
+
+def typed(option):
+    """An option (name, value) as on a script's command line: "--num-envs 16", "--bf16" or "--no-anneal-lr"."""
+    name, value = option
+    name = name.replace("_", "-")
+    if isinstance(value, list):
+        return " ".join([f"--{name}", *map(str, value)])
+    if isinstance(value, bool):
+        return f"--{name}" if value else f"--no-{name}"
+    return f"--{name} {value}"
+
+
+def name_of(about, ours=True):
+    """The name that tells a run apart in the results, such as "CartPole-v1__ppo__1__gamma=0.9".
+
+    Runs of ours also differ by the options that are not the script's defaults."""
+    words = [about["env_id"], about["script"], str(about["seed"])]
+    if ours:
+        words += [f"{option}={value}" for option, value in about["options"].items()]
+    return "__".join(words)
+
+
+def family_of(results, about, ours=True):
+    """The file of the list that a run belongs to: "ours/ppo.json" of ppo.py with any recipes."""
+    script = about["script"].partition("+")[0]
+    return Path(results, "ours" if ours else "ppo2", f"{script}.json")
+
+
+def table_file(family, kind):
+    """The file of the table that belongs to a list of runs."""
+    return family.with_name(f"{family.stem}.{kind}.csv.xz")
+
+
+def read_list(family):
+    """What is known about the runs of a family, [dict, ...]; an empty list where there is no file."""
+    return json.loads(family.read_text()) if family.exists() else []
+
+
+def find(results, about, ours=True):
+    """What the results know about a run: the entry of the list that has its name, or None."""
+    for other in read_list(family_of(results, about, ours)):
+        if name_of(other, ours) == name_of(about, ours):
+            return other
+    return None
+
+
+def read_table(path):
+    """{number of a run: {column: float64 [rows]}} of a table; a run has the columns that are not empty."""
+    tables = {}
+    with lzma.open(path, "rt") as file:
+        names = file.readline().strip().split(",")
+        for number, lines in itertools.groupby(file, key=lambda line: line.partition(",")[0]):
+            lines = list(lines)
+            first_row = lines[0].rstrip("\n").split(",")
+            columns = [i for i, cell in enumerate(first_row) if i > 0 and cell]
+            rows = np.loadtxt(lines, delimiter=",", usecols=columns, ndmin=2)
+            tables[int(number)] = dict(zip([names[i] for i in columns], rows.T, strict=True))
+    return tables
+
+
+def load(results):
+    """{("ours" or "ppo2", script, environment, options as JSON, steps wanted): [Run, ...]} of every run, by seed."""
+    runs = []
+    for family in sorted(Path(results).glob("*/*.json")):
+        side = family.parent.name
+        tables = {kind: read_table(table_file(family, kind)) for kind in KINDS}
+        for about in read_list(family):
+            run = Run(about, tables["episodes"][about["number"]], tables["updates"][about["number"]])
+            runs.append((name_of(about, side == "ours"), side, run))
+    experiments = defaultdict(list)
+    for _, side, run in sorted(runs, key=lambda row: row[0]):
+        options = run.about["options"] if side == "ours" else {}  # those of ppo2 have no defaults to differ from
+        key = side, run.about["script"], run.about["env_id"], json.dumps(options), run.about["steps_wanted"]
+        experiments[key].append(run)
+    for group in experiments.values():
+        group.sort(key=lambda run: run.about["seed"])
+    return dict(experiments)
+
+
+def rows_of(table, number, digits):
+    """The rows of a run in a table, [{column: text}, ...]: steps as integers, seconds with one decimal."""
+    rows = []
+    for values in zip(*table.values(), strict=True):
+        row = {"run": str(number)}
+        for name, value in zip(table, values, strict=True):
+            form = {"step": ".0f", "seconds": ".1f"}.get(name, f".{digits}g")
+            row[name] = format(value, form)
+        rows.append(row)
+    return rows
+
+
+def replace_file(path, data):
+    """Writes a file so that it is never there in part."""
+    new = path.with_name(f"{path.name}.new")
+    new.write_bytes(data)
+    os.replace(new, path)
+
+
+def write_table(path, rows, preset):
+    """Writes the rows as a compressed table; its columns are those of all rows, in the order in which they appear."""
+    names = {}
+    for row in rows:
+        names.update(dict.fromkeys(row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(names), restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    replace_file(path, lzma.compress(text.getvalue().encode(), preset=preset))
+
+
+def read_rows(path):
+    """The rows of a table as texts, without the columns that a run lacks; [{column: text}, ...]."""
+    if not path.exists():
+        return []
+    with lzma.open(path, "rt") as file:
+        return [{name: cell for name, cell in row.items() if cell} for row in csv.DictReader(file)]
+
+
+def add(family, new, ours=True, preset=SMALL):
+    """Adds runs, [Run, ...], to the three files of a family; a run replaces the one with the same name.
+
+    Several processes may do so at once. The list is written last: rows of a run that it does not have are ignored, and
+    replaced by the next run that gets the number."""
+    family.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(family.with_suffix(".lock")):
+        known = {name_of(about, ours): about for about in read_list(family)}
+        numbers = [about["number"] for about in known.values()]
+        free = max(numbers, default=0) + 1
+        tables = {}
+        for run in new:
+            name = name_of(run.about, ours)
+            number = known[name]["number"] if name in known else free
+            free = max(free, number + 1)
+            known[name] = run.about | {"number": number}
+            tables[number] = run
+        for kind, digits in KINDS.items():
+            path = table_file(family, kind)
+            rows = [row for row in read_rows(path) if int(row["run"]) not in tables]
+            for number, run in tables.items():
+                rows += rows_of(getattr(run, kind), number, digits)
+            rows.sort(key=lambda row: int(row["run"]))
+            write_table(path, rows, preset)
+        lines = [json.dumps(about, sort_keys=True) for about in sorted(known.values(), key=lambda each: each["number"])]
+        replace_file(family, ("[\n" + ",\n".join(lines) + "\n]\n").encode())

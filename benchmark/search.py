@@ -1,0 +1,140 @@
+"""Searches a script's hyperparameters with Optuna.
+
+    pip install ".[benchmark,search]"
+    python -m benchmark.search ppo.py --trials 50 --seeds 3 --env-id CartPole-v1 --total-timesteps 50000
+
+Other options are passed to the script; "ppo.py + with/muon" is a script with a recipe. A trial is one choice of
+hyperparameters, run with each seed by benchmark/sweep.py. Its score is the mean return of the last 100 episodes,
+averaged over the seeds. After five trials, one ends early if its best score so far is below the median of those that
+were completed. The study is kept in a file: the same command continues it, also in several processes at once. To search
+other hyperparameters, change `suggest`, which starts another study.
+"""
+
+import argparse
+import hashlib
+import inspect
+import shlex
+import sys
+from pathlib import Path
+
+import numpy as np
+import optuna
+import torch
+
+from benchmark import sweep
+
+NUM_STEPS = [32, 64, 128, 256, 512]
+
+
+def suggest(trial, num_steps):
+    """The options of a trial, {name: value}; `num_steps` are the lengths of a rollout that fit the other options."""
+    return {
+        "learning-rate": trial.suggest_float("learning-rate", 1e-5, 1e-2, log=True),
+        "num-steps": trial.suggest_categorical("num-steps", num_steps),
+        "update-epochs": trial.suggest_int("update-epochs", 1, 16),
+        "gamma": 1 - trial.suggest_float("1 - gamma", 1e-3, 1e-1, log=True),
+        "gae-lambda": trial.suggest_float("gae-lambda", 0.8, 1.0),
+        "clip-coef": trial.suggest_float("clip-coef", 0.1, 0.4),
+        "ent-coef": trial.suggest_float("ent-coef", 1e-5, 1e-1, log=True),
+    }
+
+
+def fitting_num_steps(args):
+    """Those of NUM_STEPS with which a script's options {name: value} make whole minibatches and a whole rollout.
+
+    A minibatch needs two steps at least, as its advantages are normalized."""
+    fitting = []
+    for num_steps in NUM_STEPS:
+        batch_size = args["num_envs"] * num_steps
+        whole = batch_size % args["num_minibatches"] == 0
+        if whole and batch_size // args["num_minibatches"] >= 2 and batch_size <= args["total_timesteps"]:
+            fitting.append(num_steps)
+    return fitting
+
+
+def words(options):
+    """{"gamma": 0.9} as "--gamma=0.9"."""
+    return " ".join(f"--{name}={value}" for name, value in options.items())
+
+
+class Failed(Exception):
+    """A run of a trial failed."""
+
+
+class NoEpisode(Exception):
+    """No episode ended in a run of a trial."""
+
+
+def score(line, folder, seed):
+    """The mean return of the last 100 episodes of a run; Failed or NoEpisode where there is none."""
+    run = sweep.Ours(f"{line} --save-every=0", seed, folder)
+    process = sweep.start(run, folder)
+    if process == "busy":
+        raise Failed(f"{folder}/logs/{run.name}.log")
+    if process != "done" and process.wait() != 0:
+        raise Failed(f"{folder}/logs/{run.name}.log")
+    checkpoint = max(run.run().glob("checkpoint_*.pt"))
+    returns = torch.load(checkpoint, weights_only=True)["returns"]
+    if not returns:
+        steps = run.args["total_timesteps"]
+        raise NoEpisode(f"no episode ended in {steps} steps, so there is no score: raise --total-timesteps")
+    return float(np.mean(returns))
+
+
+def objective(args, line, num_steps, trial):
+    """The score of a trial; TrialPruned where it is too low for another seed."""
+    scores = []
+    folder = args.folder / f"{trial.datetime_start:%Y%m%d-%H%M%S-%f}"
+    options = words(suggest(trial, num_steps))
+    for seed in range(1, args.seeds + 1):
+        scores.append(score(f"{line} {options} --exp-name=trial-{trial.number}", folder, seed))
+        trial.report(np.mean(scores), seed)
+        if seed < args.seeds and trial.should_prune():
+            raise optuna.TrialPruned
+    return np.mean(scores)
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmark.search", description=__doc__.splitlines()[0], allow_abbrev=False
+    )
+    parser.add_argument("script", help='such as ppo.py or "ppo.py + with/muon"')
+    parser.add_argument("--trials", type=int, default=50, help="trials that this command runs")
+    parser.add_argument("--seeds", type=int, default=3, help="runs of a trial")
+    parser.add_argument("--folder", type=Path, default=Path("runs/search"), help="of the study and its runs")
+    args, others = parser.parse_known_args()
+    args.folder = args.folder.resolve()
+    args.folder.mkdir(parents=True, exist_ok=True)
+    line = f"{args.script} {shlex.join(others)}"
+    num_steps = fitting_num_steps(sweep.Ours(line, 1, args.folder).args)
+    if not num_steps:
+        sys.exit(f"error: no --num-steps of {NUM_STEPS} fits --num-envs, --num-minibatches and --total-timesteps")
+
+    storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(args.folder / "study")))
+    choices = f"{inspect.getsource(suggest)} {num_steps}"  # other choices make another study
+    version = hashlib.sha1(choices.encode()).hexdigest()[:8]
+    study = optuna.create_study(
+        study_name=f"{line}, {args.seeds} seeds, {version}",
+        storage=storage,
+        load_if_exists=True,
+        direction="maximize",
+        pruner=optuna.pruners.MedianPruner(n_startup_trials=5),
+    )
+    try:
+        study.optimize(lambda trial: objective(args, line, num_steps, trial), args.trials, catch=Failed)
+    except NoEpisode as error:
+        sys.exit(f"error: {error}")
+
+    done = study.get_trials(states=[optuna.trial.TrialState.COMPLETE])
+    if not done:
+        sys.exit(f"error: no trial completed; see {args.folder}/*/logs")
+    best = words(suggest(optuna.trial.FixedTrial(study.best_params), num_steps))
+    print(f"{len(done)} of {len(study.trials)} trials completed; the best scored {study.best_value:.4g}:")
+    if "+" in line:
+        print(f"echo '{line} {best}' | python -m benchmark.sweep")
+    else:
+        print(f"python {line} {best}")
+
+
+if __name__ == "__main__":
+    main()

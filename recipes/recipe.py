@@ -1,0 +1,105 @@
+"""A recipe: a diff to one script, below a header of lines "key: text". Reads, writes and applies recipes."""
+
+import os
+import re
+import subprocess
+import tempfile
+import textwrap
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+KEYS = "what", "why", "source", "script", "command", "caught by", "measured effect"
+REQUIRED = KEYS[:5]
+
+
+class Recipe(NamedTuple):
+    """One recipe: its file, its header as {key: text}, and the text of the diff."""
+
+    file: Path
+    header: dict
+    diff: str
+
+    @property
+    def name(self):
+        """The name, such as with/muon."""
+        return f"{self.file.parent.name}/{self.file.stem}"
+
+    @property
+    def script(self):
+        """The file of the script that the recipe changes."""
+        return ROOT / self.header["script"]
+
+
+def read(file):
+    """The recipe in a file; ValueError if its header is invalid."""
+    header, *diff = re.split(r"^(?=diff --git |--- )", file.read_text(), maxsplit=1, flags=re.MULTILINE)
+    lines = re.sub(r"\n +", " ", header).strip().splitlines()  # a long text goes on in indented lines
+    header = {}
+    for line in lines:
+        key, _, text = line.partition(": ")
+        header[key] = text
+    ordered = [key for key in KEYS if key in header]
+    if list(header) != ordered or not set(REQUIRED) <= header.keys():
+        raise ValueError(f"{file}: the header has {list(header)}, not {KEYS}; the last two may be missing")
+    script = header["script"]
+    # The diff that `diff -U2` prints has the name of the copy and the times of both.
+    heads = rf"^--- {re.escape(script)}\b.*\n\+\+\+ .*\n"
+    text, count = re.subn(heads, f"--- {script}\n+++ {script}\n", "".join(diff), flags=re.MULTILINE)
+    if count != 1:
+        raise ValueError(f"{file}: its diff must be of {script}, without the prefixes a/ and b/")
+    return Recipe(file, header, text)
+
+
+def natural_order(file):
+    """A key that sorts core-2 before core-10."""
+    words = re.split(r"(\d+)", file.stem)
+    return file.parent.name, [int(word) if word.isdigit() else word for word in words]
+
+
+def recipes():
+    """All recipes, in the order of their names."""
+    return [read(file) for file in sorted(ROOT.glob("recipes/*/*.diff"), key=natural_order)]
+
+
+def write(recipe):
+    """Writes a recipe into its file, with the header's keys in order and wrapped at 120 characters."""
+    wrapper = textwrap.TextWrapper(120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    lines = [wrapper.fill(f"{key}: {recipe.header[key]}") for key in KEYS if key in recipe.header]
+    recipe.file.write_text("\n".join(lines) + "\n" + recipe.diff)
+
+
+def escape(text):
+    """A text as a cell of a Markdown table."""
+    return text.replace("|", r"\|")
+
+
+def run_git(folder, *words, environment=None, **options):
+    """The output of git in a folder; ValueError with git's message where it fails.
+
+    Without `environment` the folder counts as outside any repository. `options` are those of subprocess.run."""
+    if environment is None:
+        environment = outside_environment(folder)
+    done = subprocess.run(["git", *words], cwd=folder, env=environment, capture_output=True, text=True, **options)
+    if done.returncode:
+        raise ValueError(done.stderr.strip())
+    return done.stdout
+
+
+def outside_environment(folder):
+    """The environment in which git takes a folder for one outside any repository."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    environment["GIT_CEILING_DIRECTORIES"] = str(Path(folder).resolve().parent)
+    return environment
+
+
+def apply(recipe, source):
+    """The text of a script with the recipe applied, without fuzz; ValueError with git's message where that fails."""
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder, recipe.header["script"])
+        script.write_text(source)
+        try:
+            run_git(folder, "apply", "-p0", "--whitespace=nowarn", "-", input=recipe.diff)
+        except ValueError as error:
+            raise ValueError(f"{recipe.name}: {error}") from None
+        return script.read_text()

@@ -1,0 +1,247 @@
+"""Compares the scripts with their parents, and brings the docs up to date with them.
+
+    python -m site_tools.diffs
+
+Rewrites the links to lines in docs/details.md, and the sizes of diffs and the scores in the README's table of scripts.
+"""
+
+import ast
+import difflib
+import re
+from functools import cache
+from itertools import takewhile
+from typing import NamedTuple
+
+from benchmark.experiments import experiments_of
+from benchmark.results import RESULTS, ROOT, load
+from benchmark.scores import mean_and_deviation, scores
+
+README = ROOT / "README.md"
+DETAILS = ROOT / "docs" / "details.md"
+KINDS = ("speed", "check", "library")  # the marks of what is no detail; docs/details.md says what they mean
+MARK = re.compile(rf"\[(\w+ \d+|{'|'.join(KINDS)})\]")
+SCRIPT_ROW = re.compile(r"^\| \[`(\w+)\.py`\]\(\w+\.py\) \|.*\|$", re.MULTILINE)
+KIND_ROW = re.compile(r'^- <a id="\w+"></a>`\[(\w+)\]`: (.*)$', re.MULTILINE)
+# An entry of docs/details.md: a claim, what is said of it, and a line of links to our scripts and to ppo2
+DETAIL = re.compile(
+    r'^(<a id="[\w-]+"></a>\*\*(\w+ \d+): ([^*]*)\.\*\*((?:(?!\n\n).)*?)\n\*Ours\*: )'
+    r"([^\n]*?)(\.(?: \*ppo2\*: ([^\n]*))?)$",
+    re.MULTILINE | re.DOTALL,
+)
+# The details of scripts that add others than the marks that their parent lacks
+CHANGED = {"ppo": [f"core {i}" for i in range(1, 14)], "ppo_shared": ["core 13"], "ppo_atari_envpool": ["core 1"]}
+# What the README says of runs whose mean return says nothing: in self-play one player's win is the other's loss.
+SELF_PLAY = {
+    "environment": "SlimeVolley-v0",
+    "steps": "4M",
+    "score": "[wins and ratings](docs/selfplay.md#results)",
+    "runs": "5",
+}
+ALL_SCORES = "docs/results.md#all-scores"
+
+
+@cache
+def lines(name):
+    """The lines of the script `name`.py."""
+    return (ROOT / f"{name}.py").read_text().splitlines()
+
+
+def cells(line):
+    """The cells of a row of a table in Markdown."""
+    return [cell.strip() for cell in line.strip()[1:-1].split("|")]
+
+
+class Script(NamedTuple):
+    """A row of the README's table of scripts, and the details that the script adds to its parent."""
+
+    parent: str  # "" of the first
+    own: list
+    row: dict
+
+    @property
+    def adds(self):
+        """ "atari 1-9" of its details."""
+        numbers = {}
+        for mark in self.own:
+            name, number = mark.split()
+            numbers.setdefault(name, []).append(number)
+        texts = []
+        for name, of_set in numbers.items():
+            first, last = of_set[0], of_set[-1]
+            texts.append(f"{name} {first}" if first == last else f"{name} {first}-{last}")
+        return ", ".join(texts)
+
+
+def scripts():
+    """{name: Script}, from the README's table."""
+    text = README.read_text()
+    header = cells(text[: SCRIPT_ROW.search(text).start()].splitlines()[-2])
+    [diff_column] = [name for name in header if name.startswith("diff")]
+    details = [mark for mark in claims() if mark not in KINDS]
+    found = {}
+    family_texts = {"": ""}  # the text of each script together with those of its ancestors
+    for row in SCRIPT_ROW.finditer(text):
+        name, about = row[1], dict(zip(header, cells(row[0]), strict=True))
+        parent = re.match(r"(?:`(\w+)\.py`)?", about[diff_column])[1] or ""
+        source = "\n".join(lines(name))
+        inherited = family_texts[parent]
+        family_texts[name] = inherited + source
+        own = CHANGED.get(name)
+        if own is None:
+            own = [mark for mark in details if f"[{mark}]" in source and f"[{mark}]" not in inherited]
+        found[name] = Script(parent, own, about)
+    return found
+
+
+def claims():
+    """{mark: what the detail is, or the kind of line}, in the order of docs/details.md."""
+    text = DETAILS.read_text()
+    return {row[2]: " ".join(row[3].split()) for row in DETAIL.finditer(text)} | dict(KIND_ROW.findall(text))
+
+
+def reasons():
+    """{mark: {"why": ..., "compared": ..., "studies": ... or ""}}, from docs/details.md."""
+    found = {}
+    for row in DETAIL.finditer(DETAILS.read_text()):
+        said, _, studies = " ".join(row[4].split()).partition(" *Studies*: ")
+        why, _, compared = said.partition(" *Compared*: ")
+        found[row[2]] = {"why": why, "compared": compared or "the same", "studies": studies.removesuffix(".")}
+    return found
+
+
+def marked_definitions(name, mark):
+    """{top-level definition of a script: the first of its lines with the mark}."""
+    found, definition = {}, None
+    for number, line in enumerate(lines(name), 1):
+        if start := re.match(r"(?:class|def) (\w+)", line):
+            definition = start[1]
+        if definition and f"[{mark}]" in line:
+            found.setdefault(definition, number)
+    return found
+
+
+def with_links(text):
+    """docs/details.md with links from each detail to its lines in the scripts that add it, or else in the first one."""
+    table = scripts()
+
+    def links(mark):
+        owners = [name for name, script in table.items() if mark in script.own] or list(table)[:1]
+        found = {name: marked_definitions(name, mark).items() for name in owners}
+        return "; ".join(
+            f"{name}: " + ", ".join(f"[{definition}](../{name}.py#L{n})" for definition, n in places)
+            for name, places in found.items()
+            if places
+        )
+
+    return DETAIL.sub(lambda row: row[1] + (links(row[2]) or "not yet") + row[6], text)
+
+
+def changes(before, after):
+    """[(i, j, k, m), ...]: the lines before[i:j] became after[k:m]."""
+    matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
+    return [tuple(places) for kind, *places in matcher.get_opcodes() if kind != "equal"]
+
+
+def spoken_for(text, own):
+    """{number of a line: the marks that speak for it}, of the script's own details and of KINDS.
+
+    A mark speaks for its statement; in the head of a statement, or in the docstring of a definition, for all in it; in
+    a comment on a line of its own for what follows, up to the next mark, the paragraph's end, or where the text is
+    indented less. The nearest speaks alone.
+    """
+    rows = text.splitlines()
+    spans = []  # (first line, last line, the text that may have marks)
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.stmt | ast.ExceptHandler):
+            spans.append((node.lineno, node.end_lineno, head_of(node, rows)))
+    for number, row in enumerate(rows, 1):
+        if row.lstrip().startswith("#"):
+            spans.append((number, number + lines_below(rows, number), row))
+    found = {}
+    for first, last, said in sorted(spans, key=lambda span: span[0] - span[1]):  # the longest first
+        marks = {mark for mark in MARK.findall(said) if mark in own or mark in KINDS}
+        if marks:
+            found |= dict.fromkeys(range(first, last + 1), marks)
+    return found
+
+
+def head_of(node, rows):
+    """The text whose marks speak for a statement: all of it, or its head and docstring where it has a body."""
+    last = node.end_lineno
+    is_short_condition = isinstance(node, ast.If) and node.end_lineno == node.lineno + 1  # one with its statement
+    if hasattr(node, "body") and not is_short_condition:
+        last = node.body[0].lineno - 1
+    said = "\n".join(rows[node.lineno - 1 : last])
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        said += ast.get_docstring(node) or ""
+    return said
+
+
+def lines_below(rows, number):
+    """How many lines a comment on the line of this number, counted from 1, speaks for."""
+    comment = rows[number - 1]
+    indent = comment[: comment.index("#")]
+    following = takewhile(lambda row: row.strip() and not MARK.search(row) and row.startswith(indent), rows[number:])
+    return len(list(following))
+
+
+def end_of_args(text):
+    """The number of lines up to the end of the class Args."""
+    start = text.index("class Args:")
+    return next(i for i in range(start + 1, len(text)) if text[i] and not text[i].startswith(" "))
+
+
+def size(name, parent):
+    """(added, removed): the numbers of lines in the diff to the parent."""
+    found = changes(lines(parent), lines(name))
+    added = sum(m - k for _, _, k, m in found)
+    removed = sum(j - i for i, j, _, _ in found)
+    return added, removed
+
+
+def reached(one):
+    """{column: text} of the README's table of scripts, of an Experiment.
+
+    A score stands there only if a run came to its end, with a link where its options were not the defaults."""
+    values = scores(one.done)
+    score = mean_and_deviation(values)
+    if not one.finished:
+        score = f"[stopped early]({ALL_SCORES})"
+    elif one.words("total_timesteps", "exp_name"):
+        score = f"{score}, [options]({ALL_SCORES})"
+    return {"environment": one.env_id, "steps": one.steps, "score": score, "runs": str(len(values))}
+
+
+def best(experiments):
+    """{script: {column: text}}, of the first experiment in the report's order."""
+    found = {"ppo_selfplay": SELF_PLAY}
+    for one in experiments:
+        found.setdefault(one.script, reached(one))
+    return found
+
+
+def with_diffs_and_scores(text, experiments):
+    """README.md with the diff's size and the first score in each script's row."""
+    table, found = scripts(), best(experiments)
+
+    def row(match):
+        name = match[1]
+        script = table[name]
+        nothing = {"environment": "", "steps": "", "score": "no long run yet", "runs": ""}
+        row = script.row | found.get(name, nothing)
+        for column in row:
+            if column.startswith("diff") and script.parent:
+                added, removed = size(name, script.parent)
+                row[column] = f"`{script.parent}.py`<br>+{added} -{removed}"
+        return f"| {' | '.join(row.values())} |"
+
+    return SCRIPT_ROW.sub(row, text)
+
+
+def main():
+    DETAILS.write_text(with_links(DETAILS.read_text()))
+    README.write_text(with_diffs_and_scores(README.read_text(), experiments_of(load(RESULTS))))
+
+
+if __name__ == "__main__":
+    main()
