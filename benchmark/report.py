@@ -184,7 +184,7 @@ def picture(experiments, path):
                 line = {"color": COLORS["ppo2"], "linestyle": "--", "linewidth": 1.2}
                 axes.axhline(one.published[0], **line, label="ppo2, published")
             options = " ".join(["", *one.words("total_timesteps")])
-            title = textwrap.fill(f"{one.script}.py{options}, {one.steps}", 46)
+            title = textwrap.fill(f"{one.script}.py{options}, {one.steps}", 40)
             axes.set_title(f"{one.env_id}\n{title}", linespacing=1.3)
             axes.legend(frameon=False, fontsize=7.5)
         figure.supxlabel("steps", fontsize=8.5, color=GRAY)

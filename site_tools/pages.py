@@ -90,6 +90,7 @@ def rendered(text, file):
     html = markdown.markdown(text, extensions=["tables", "toc", "fenced_code"])
     html = re.sub(r'((?:href|src)=)"([^"]*)"', with_target, html)
     html = EMPTY_HEAD.sub("", html)
+    html = html.replace(" ± ", "&nbsp;±&nbsp;")  # so that a score stands on one line
     return Markup(html.replace("<table>", '<div class="wide"><table>').replace("</table>", "</table></div>"))
 
 
