@@ -18,6 +18,7 @@ help:
 	@echo 'make compare    draw the learning curves of runs/ as runs/curves.svg; test two experiments:'
 	@echo '                ARGS="runs --a ppo --b my_ppo --env-id CartPole-v1 --steps 10000 100000"'
 	@echo 'make report     bring tables, pictures, links and recipes up to date; write site/index.html'
+	@echo 'make site       write site/index.html alone'
 	@echo 'make speed      measure steps per second: ARGS="CartPole HalfCheetah Breakout", or ARGS=--check on a GPU'
 	@echo 'make clean      remove .venv, .venv-sb3, site and build'
 
@@ -43,6 +44,9 @@ report: .venv/benchmark,dev.stamp
 	$(BIN)/python -m site_tools.diffs
 	$(BIN)/python -m site_tools.pages
 
+site: .venv/benchmark,dev.stamp
+	$(BIN)/python -m site_tools.pages
+
 speed: .venv/atari,envpool,microrts,mujoco,procgen,selfplay,benchmark,dev.stamp
 	$(BIN)/python -m benchmark.speed $(or $(ARGS),CartPole)
 
@@ -58,4 +62,4 @@ $(BIN)/pip:
 	@$(PYTHON) -c 'import sys; sys.exit("error: this is Python %d.%d, but 3.11 or newer is needed: make PYTHON=python3.11 ..." % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv .venv
 
-.PHONY: help cartpole test test-all compare report speed clean
+.PHONY: help cartpole test test-all compare report site speed clean

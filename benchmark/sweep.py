@@ -33,6 +33,9 @@ from benchmark.collect import NOT_OPTIONS
 from benchmark.results import ROOT
 from recipes import recipe as recipe_files
 
+# The signals that stop a sweep; Slurm sends the last two before a time limit, if asked to
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+
 # Experiments
 
 
@@ -350,7 +353,7 @@ def make_runs(waiting, settings):
     running = []  # [(run, its process), ...]
     failed = 0
     stopped = []
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in STOPPING:
         signal.signal(number, lambda number, _: stopped.append(number))
     try:
         while waiting or running:

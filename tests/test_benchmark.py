@@ -95,7 +95,8 @@ def start_sweep(script, *words, **variables):
 
 
 @pytest.mark.slow
-def test_a_sweep_that_was_killed_repeats_nothing(folder, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_sweep_that_was_killed_repeats_nothing(number, folder, tmp_path):
     """The done run is only collected, the other one goes on from its checkpoint, also after the sweep was stopped."""
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*__1__*/*")}
@@ -104,7 +105,7 @@ def test_a_sweep_that_was_killed_repeats_nothing(folder, tmp_path):
     process = start_sweep("ours/classic_control.sh", *words, **variables)
     said = [process.stdout.readline(), process.stdout.readline()]
     assert said == [f"done: {name.format(1)}\n", f"started: {name.format(2)}\n"]
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(number)
     assert finish(process) == (1, "", "stopped; the same command goes on\n")
     process = start_sweep("ours/classic_control.sh", *words, **variables, RESULTS=tmp_path / "results")
     status, output, _ = finish(process)
