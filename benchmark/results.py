@@ -10,8 +10,6 @@ runs of a script, with any recipes, are in three files:
 The first column of both tables is the number of the run in the list. A cell is empty where the run lacks the column.
 """
 
-import csv
-import io
 import itertools
 import json
 import lzma
@@ -126,18 +124,6 @@ def load(results):
     return dict(experiments)
 
 
-def rows_of(table, number, digits):
-    """The rows of a run in a table, [{column: text}, ...]: steps as integers, seconds with one decimal."""
-    rows = []
-    for values in zip(*table.values(), strict=True):
-        row = {"run": str(number)}
-        for name, value in zip(table, values, strict=True):
-            form = {"step": ".0f", "seconds": ".1f"}.get(name, f".{digits}g")
-            row[name] = format(value, form)
-        rows.append(row)
-    return rows
-
-
 def replace_file(path, data):
     """Writes a file so that it is never there in part."""
     new = path.with_name(f"{path.name}.new")
@@ -145,24 +131,44 @@ def replace_file(path, data):
     os.replace(new, path)
 
 
-def write_table(path, rows, preset):
-    """Writes the rows as a compressed table; its columns are those of all rows, in the order in which they appear."""
-    names = {}
-    for row in rows:
-        names.update(dict.fromkeys(row))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(names), restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    replace_file(path, lzma.compress(text.getvalue().encode(), preset=preset))
+def text_of(name, value, digits):
+    """The text of a cell: a step as an integer, seconds with one decimal, other columns with `digits` digits."""
+    if name == "step":
+        return f"{value:.0f}"
+    if name == "seconds":
+        return f"{value:.1f}"
+    return f"{value:.{digits}g}"
 
 
-def read_rows(path):
-    """The rows of a table as texts, without the columns that a run lacks; [{column: text}, ...]."""
-    if not path.exists():
-        return []
-    with lzma.open(path, "rt") as file:
-        return [{name: cell for name, cell in row.items() if cell} for row in csv.DictReader(file)]
+def lines_of(number, table, names, digits):
+    """The lines of a run in a table with these columns; a cell is empty where the run lacks the column."""
+    columns = {name: [text_of(name, value, digits) for value in values] for name, values in table.items()}
+    count = len(table["step"])
+    columns["run"] = [str(number)] * count
+    empty = [""] * count
+    return [",".join(cells) for cells in zip(*(columns.get(name, empty) for name in names), strict=True)]
+
+
+def number_of(line):
+    """The number of the run that a line of a table is about."""
+    return int(line.partition(",")[0])
+
+
+def write_table(path, tables, digits, preset):
+    """Puts the tables of runs, {number: {column: [number, ...]}}, into a file; they replace those that it has."""
+    names, lines = ["run"], []
+    if path.exists():
+        head, *lines = lzma.decompress(path.read_bytes()).decode().splitlines()
+        names = head.split(",")
+    more = [name for table in tables.values() for name in table if name not in names]
+    more = list(dict.fromkeys(more))
+    names += more
+    lines = [line + "," * len(more) for line in lines if number_of(line) not in tables]
+    for number, table in tables.items():
+        lines += lines_of(number, table, names, digits)
+    lines.sort(key=number_of)
+    text = "\n".join([",".join(names), *lines, ""])
+    replace_file(path, lzma.compress(text.encode(), preset=preset))
 
 
 def add(family, new, ours=True, preset=SMALL):
@@ -173,21 +179,20 @@ def add(family, new, ours=True, preset=SMALL):
     family.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(family.with_suffix(".lock")):
         known = {name_of(about, ours): about for about in read_list(family)}
-        numbers = [about["number"] for about in known.values()]
-        free = max(numbers, default=0) + 1
-        tables = {}
+        free = max((about["number"] for about in known.values()), default=0) + 1
+        runs = {}  # the new ones, by their numbers
         for run in new:
             name = name_of(run.about, ours)
-            number = known[name]["number"] if name in known else free
-            free = max(free, number + 1)
+            if name in known:
+                number = known[name]["number"]
+            else:
+                number = free
+                free += 1
             known[name] = run.about | {"number": number}
-            tables[number] = run
+            runs[number] = run
         for kind, digits in KINDS.items():
-            path = table_file(family, kind)
-            rows = [row for row in read_rows(path) if int(row["run"]) not in tables]
-            for number, run in tables.items():
-                rows += rows_of(getattr(run, kind), number, digits)
-            rows.sort(key=lambda row: int(row["run"]))
-            write_table(path, rows, preset)
-        lines = [json.dumps(about, sort_keys=True) for about in sorted(known.values(), key=lambda each: each["number"])]
+            tables = {number: getattr(run, kind) for number, run in runs.items()}
+            write_table(table_file(family, kind), tables, digits, preset)
+        abouts = sorted(known.values(), key=lambda about: about["number"])
+        lines = [json.dumps(about, sort_keys=True) for about in abouts]
         replace_file(family, ("[\n" + ",\n".join(lines) + "\n]\n").encode())

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import json
+import lzma
 import os
 import re
 import shutil
@@ -14,6 +15,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from filelock import FileLock, Timeout
 from in_process import train
 from processes import finish
 from run_files import scalars
@@ -384,6 +386,32 @@ def test_runs_of_a_script_share_its_tables(run, tmp_path):
             np.testing.assert_array_equal(getattr(one, kind)[name], column)
     np.testing.assert_array_equal(two.updates["win_rate_random"], [np.nan, 0.75, np.nan, np.nan])
     assert len(two.updates["step"]) == 4 and two.about["seed"] == 2
+    lines = lzma.decompress((tmp_path / "results/ours/ppo.updates.csv.xz").read_bytes()).decode().splitlines()
+    assert len(lines) == 9 and len({line.count(",") for line in lines}) == 1
+
+
+def test_results_are_locked_while_they_are_changed(run, tmp_path, monkeypatch):
+    """From before the list is read until it is written, so that no process loses what another adds."""
+    seen = []
+
+    def locked():
+        try:
+            FileLock(tmp_path / "ours/ppo.lock").acquire(timeout=0).lock.release()
+        except Timeout:
+            return True
+        return False
+
+    for name in ("read_list", "write_table", "replace_file"):
+        function = getattr(results, name)
+
+        def look(*args, name=name, function=function):
+            seen.append((name, locked()))
+            return function(*args)
+
+        monkeypatch.setattr(results, name, look)
+    results.add(tmp_path / "ours/ppo.json", [collect.gathered(run)])
+    assert {name for name, _ in seen} == {"read_list", "write_table", "replace_file"}
+    assert all(held for _, held in seen) and not locked()
 
 
 # THE REPORT
