@@ -27,6 +27,8 @@ import json
 import math
 import multiprocessing
 import os
+import pickle
+import re
 import shutil
 import signal
 import subprocess
@@ -39,16 +41,21 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-import envpool  # pip install ".[envpool]"
-import gymnasium as gym
-import numpy as np
-import torch
-import torch.distributed as dist
-import tyro
-from filelock import FileLock
-from torch import nn
-from torch.utils.tensorboard import SummaryWriter
-from tqdm import tqdm
+try:
+    import envpool
+    import filelock
+    import gymnasium as gym
+    import numpy as np
+    import torch
+    import torch.distributed as dist
+    import tyro
+    from torch import nn
+    from torch.utils.tensorboard import SummaryWriter
+    from tqdm import tqdm
+except ImportError as error:
+    sys.exit(f'error: {error}; this installs what is missing: pip install -c constraints.txt ".[envpool]"')
+if "__file__" not in globals():
+    sys.exit("error: a run copies its script, so this text must be a file: in a notebook, use %%writefile")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +68,7 @@ class Args:
     tf32: bool = False  # allow TF32 on the GPU: faster, with a 10-bit mantissa
     bf16: bool = False  # compute the network up to its heads in bfloat16; slow where the hardware does not support it
     threads: int = torch.get_num_threads()  # number of CPU threads for torch
-    compile: bool = False  # compile the gradient: slow start, faster updates; on a CPU it needs a C++ compiler
+    compile: bool = False  # compile the gradient step: slow start, faster updates; on a CPU it needs a C++ compiler
     track: bool = False  # also log to Weights & Biases, which is configured by WANDB_MODE, WANDB_PROJECT, ...
     capture_video: bool = False  # record videos of environment 0, as the agent sees it, in the run's folder
     save_every: int = 100  # updates between checkpoints; 0 saves only at the start and the end
@@ -95,14 +102,17 @@ class EnvPool(gym.vector.VectorEnv):
 
     EnvPool implements [atari 1] to [atari 5]; its no-ops, skipped frames and FIRE differ a little from ppo2's."""
 
-    render_mode, metadata = "rgb_array", {"autoreset_mode": gym.vector.AutoresetMode.SAME_STEP, "render_fps": 15}
+    render_mode = "rgb_array"
+    metadata = {"autoreset_mode": gym.vector.AutoresetMode.SAME_STEP, "render_fps": 15}
 
     def __init__(self, args):
-        machado = {"repeat_action_probability": 0.25, "full_action_space": True, "episodic_life": False}
-        options = machado if args.machado else {"episodic_life": True}
+        options = {"episodic_life": True}
+        if args.machado:
+            options = {"repeat_action_probability": 0.25, "full_action_space": True, "episodic_life": False}
         self.make = partial(envpool.make_gymnasium, args.env_id, num_envs=args.num_envs, stack_num=1, **options)
         self.pool = self.make(seed=args.seed % 2**31)
-        self.num_envs, self.single_action_space = args.num_envs, self.pool.action_space
+        self.num_envs = args.num_envs
+        self.single_action_space = self.pool.action_space
         self.single_observation_space = gym.spaces.Box(0, 255, (84, 84, args.frame_stack), np.uint8)
 
     def reset(self, seed=None, options=None):
@@ -110,7 +120,8 @@ class EnvPool(gym.vector.VectorEnv):
             self.pool.close()
             self.pool = self.make(seed=seed % 2**31)
         frames, _ = self.pool.reset()
-        self.scores, self.lengths = np.zeros(self.num_envs), np.zeros(self.num_envs, dtype=int)
+        self.scores = np.zeros(self.num_envs)
+        self.lengths = np.zeros(self.num_envs, dtype=int)
         # [atari 7] the newest frames, oldest first, uint8 [frames, N, 84, 84], black before an episode's first
         self.frames = np.zeros((self.single_observation_space.shape[-1], *frames[:, 0].shape), dtype=np.uint8)
         self.frames[-1] = frames[:, 0]
@@ -121,17 +132,22 @@ class EnvPool(gym.vector.VectorEnv):
         self.frames = np.concatenate((self.frames[1:], [frames[:, 0]]))
         self.scores += info["reward"]  # not clipped, and summed over the lives of a game
         self.lengths += 1
-        infos, done, over = {}, terminated | truncated, (info["terminated"] == 1) | truncated
+        infos = {}
+        done = terminated | truncated
         if done.any():
             infos["final_obs"] = np.stack(self.frames, axis=-1)
-            infos["final_info"] = {"episode": {"r": self.scores.copy(), "l": self.lengths.copy()}, "_episode": over}
-            self.scores[over], self.lengths[over] = 0, 0
+            game_over = (info["terminated"] == 1) | truncated
+            episode = {"r": self.scores.copy(), "l": self.lengths.copy()}
+            infos["final_info"] = {"episode": episode, "_episode": game_over}
+            self.scores[game_over] = 0
+            self.lengths[game_over] = 0
             ended = np.flatnonzero(done)
             self.frames[:, ended] = 0
             # [core 1] EnvPool restarts a game in the step after its end; taking that step here makes it the same step
-            self.frames[-1, ended] = self.pool.step(np.zeros(len(ended), dtype=int), ended)[0][:, 0]
-        # [atari 6] rewards are reduced to their sign
-        return np.stack(self.frames, axis=-1), np.sign(info["reward"]), terminated, truncated, infos
+            first_frames, *_ = self.pool.step(np.zeros(len(ended), dtype=int), ended)
+            self.frames[-1, ended] = first_frames[:, 0]
+        rewards = np.sign(info["reward"])  # [atari 6] the sign of each reward
+        return np.stack(self.frames, axis=-1), rewards, terminated, truncated, infos
 
     def render(self):
         """The newest frame of each game, uint8 [84, 84, 3], for videos."""
@@ -141,16 +157,18 @@ class EnvPool(gym.vector.VectorEnv):
         self.pool.close()
 
 
-def make_envs(args, folder):
-    """[core 1] [library] N games of EnvPool, with a video of the first one if asked for."""
+def make_envs(args, folder=None):
+    """[core 1] [library] N games of EnvPool, with a video of the first one if asked for.
+
+    folder: where --capture-video puts its videos; None records nothing."""
     games = [name for name, (module, *_) in envpool.registration.registry.specs.items() if module == "envpool.atari"]
     if args.env_id not in games:  # [check]
         near = ", ".join(difflib.get_close_matches(args.env_id, games)) or "Pong-v5, Breakout-v5, ..."
         sys.exit(f"error: EnvPool has no Atari game {args.env_id}; it has {near}")
     envs = EnvPool(args)
-    if args.capture_video:
+    if args.capture_video and folder is not None:
         videos = folder / time.strftime("videos-%Y%m%d-%H%M%S")
-        envs = gym.wrappers.vector.RecordVideo(envs, videos, record_first_only=True)
+        envs = gym.wrappers.vector.RecordVideo(envs, videos, record_first_only=True, video_length=1500)
     return envs
 
 
@@ -160,10 +178,15 @@ class Categorical:
     def __init__(self, logits):
         self.logits = logits.log_softmax(-1)
 
-    def sample(self, rank=0, ranks=1, generator=None):  # [cleanba 5]
+    def sample(self, generator=None, rank=0, ranks=1):  # [aux 2]
         """Actions, int64 [B], drawn by the Gumbel-max trick (common/distributions.py)."""
-        noise = self.logits.new_empty(ranks, *self.logits.shape).exponential_(generator=generator)  # [cleanba 5]
+        # [aux 2] the noise of all ranks
+        noise = self.logits.new_empty(ranks, *self.logits.shape).exponential_(generator=generator)
         return (self.logits - noise[rank].log()).argmax(-1)  # [aux 2]
+
+    def mode(self):
+        """The most likely actions, int64 [B]."""
+        return self.logits.argmax(-1)
 
     def log_prob(self, actions):
         """Log probabilities, float32 [B], of actions int64 [B]."""
@@ -205,18 +228,29 @@ class Residual(nn.Sequential):
         return super().forward(images) + images
 
 
+def lecun_init(conv):
+    """[cleanba 8] Initializes a convolution as Flax does: a normal distribution cut at two standard deviations."""
+    std = conv.weight[0].numel() ** -0.5 / 0.87962566  # the cut leaves 0.88 of the standard deviation
+    nn.init.trunc_normal_(conv.weight, 0, std, -2 * std, 2 * std)
+    nn.init.zeros_(conv.bias)
+    return conv
+
+
 def impala_cnn(channels):
     """[cleanba 8] The network of Espeholt et al. (2018), float32 [B, channels, 84, 84] to [B, 256], as in Cleanba."""
-    layers, size = [], 84
+    layers = []
+    size = 84
     for inputs, depth in ((channels, 16), (16, 32), (32, 32)):
-        first, a, b, c, d = (nn.Conv2d(i, depth, 3, padding=1) for i in (inputs, *[depth] * 4))
-        layers += first, nn.MaxPool2d(3, stride=2, padding=size % 2, ceil_mode=True)  # TensorFlow's SAME padding
-        layers += Residual(nn.ReLU(), a, nn.ReLU(), b), Residual(nn.ReLU(), c, nn.ReLU(), d)
+        first, a, b, c, d = (nn.Conv2d(i, depth, 3, padding=1) for i in (inputs, depth, depth, depth, depth))
+        layers.append(first)
+        layers.append(nn.MaxPool2d(3, stride=2, padding=size % 2, ceil_mode=True))  # TensorFlow's SAME padding
+        layers.append(Residual(nn.ReLU(), a, nn.ReLU(), b))
+        layers.append(Residual(nn.ReLU(), c, nn.ReLU(), d))
         size = (size + 1) // 2
-    for conv in (module for layer in layers for module in layer.modules() if isinstance(module, nn.Conv2d)):
-        std = conv.weight[0].numel() ** -0.5 / 0.87962566  # LeCun's initialization: truncation leaves 0.88 of the std
-        nn.init.trunc_normal_(conv.weight, 0, std, -2 * std, 2 * std)
-        nn.init.zeros_(conv.bias)
+    for layer in layers:
+        for conv in layer.modules():
+            if isinstance(conv, nn.Conv2d):
+                lecun_init(conv)
     dense = layer_init(nn.Linear(size * size * 32, 256))
     return nn.Sequential(*layers, nn.ReLU(), Flatten(), dense, nn.ReLU()).to(memory_format=torch.channels_last)
 
@@ -227,7 +261,8 @@ class Agent(nn.Module):
     def __init__(self, envs, bf16=False, network="nature"):  # [cleanba 8]
         super().__init__()
         self.dtype = torch.bfloat16 if bf16 else torch.float32  # [speed]
-        channels, actions = envs.single_observation_space.shape[-1], envs.single_action_space.n
+        channels = envs.single_observation_space.shape[-1]
+        actions = envs.single_action_space.n
         make_trunk, width = {"nature": (nature_cnn, 512), "impala": (impala_cnn, 256)}[network]  # [cleanba 8]
         self.trunk = make_trunk(channels)  # [cleanba 8]
         self.policy = layer_init(nn.Linear(width, actions), std=0.01)  # [cleanba 8]
@@ -249,9 +284,11 @@ def vtrace(rewards, values, dones, ratios, gamma):
     discounts = gamma * (1.0 - dones[1:].to(values))  # 0 where the next observation begins an episode
     ratios = ratios.clamp(max=1.0)
     deltas = ratios * (rewards + discounts * values[1:] - values[:-1])
-    errors, error = torch.zeros_like(rewards), 0.0
+    errors = torch.zeros_like(rewards)
+    error = 0.0
     for t in reversed(range(len(deltas))):
-        errors[t] = error = deltas[t] + discounts[t] * ratios[t] * error
+        error = deltas[t] + discounts[t] * ratios[t] * error
+        errors[t] = error
     targets = values[:-1] + errors
     next_targets = torch.cat([targets[1:], values[-1:]])
     return targets, ratios * (rewards + discounts * next_targets - values[:-1])
@@ -262,9 +299,12 @@ def impala_loss(agent, minibatch, args):
 
     minibatch: obs [M, B, ...]; next_obs [1, B, ...]; actions, int64 [M, B]; rewards and the actor's logprobs, float32
     [M, B]; dones, bool [M + 1, B]."""
-    rewards, dones = minibatch["rewards"], minibatch["dones"]
-    policy, values = agent(torch.cat([minibatch["obs"], minibatch["next_obs"]]).flatten(0, 1))
-    policy, values = Categorical(policy.logits.view(*dones.shape, -1)[:-1]), values.view(dones.shape)
+    rewards = minibatch["rewards"]
+    dones = minibatch["dones"]
+    all_obs = torch.cat([minibatch["obs"], minibatch["next_obs"]])
+    policy, values, *_ = agent(all_obs.flatten(0, 1))
+    policy = Categorical(policy.logits.view(*dones.shape, -1)[:-1])
+    values = values.view(dones.shape)
     logprobs = policy.log_prob(minibatch["actions"])
     with torch.no_grad():
         logratio = logprobs - minibatch["logprobs"]
@@ -277,97 +317,158 @@ def impala_loss(agent, minibatch, args):
     loss = policy_loss - args.ent_coef * entropy + args.vf_coef * value_loss
 
     # [core 12] debug variables; "clipfrac" is the fraction of the ratios that V-trace clips
-    stats = dict(policy_loss=policy_loss, value_loss=value_loss, entropy=entropy, ratio=ratios.sum())
-    stats |= dict(approx_kl=(ratios - 1 - logratio).sum(), clipfrac=(ratios > 1).float().sum())
+    stats = dict(
+        policy_loss=policy_loss,
+        value_loss=value_loss,
+        entropy=entropy,
+        ratio=ratios.sum(),
+        approx_kl=(ratios - 1 - logratio).sum(),
+        clipfrac=(ratios > 1).float().sum(),
+    )
     return loss, {name: scalar.detach() for name, scalar in stats.items()}
+
+
+class RMSprop:
+    """[impala 5] The state of RMSprop: running means of the squares of the gradients, by the parameters' names."""
+
+    def __init__(self, agent):
+        self.parameters = {name: p for name, p in agent.named_parameters() if p.requires_grad}
+        self.squares = {name: torch.zeros_like(p) for name, p in self.parameters.items()}
+
+    def state_dict(self):
+        """The state as a dict of tensors."""
+        return {f"square of {name}": square for name, square in self.squares.items()}
+
+    def load_state_dict(self, state):
+        """Restores the state of `state_dict`."""
+        for name, tensor in self.state_dict().items():
+            tensor.copy_(state[name])
+
+
+@torch.no_grad()
+def rmsprop_step(optimizer, gradients, learning_rate):
+    """[impala 5] Takes a step of RMSprop with the decay 0.99 and the epsilon 0.01."""
+    for (name, parameter), gradient in zip(optimizer.parameters.items(), gradients, strict=True):
+        square = optimizer.squares[name]
+        square.lerp_(gradient.square(), 1 - 0.99)
+        parameter -= learning_rate * gradient / (square.sqrt() + 0.01)
 
 
 def gather(part):
     """[aux 2] The `part` of every rank, in rank order."""
-    parts = [part] * (dist.get_world_size() if dist.is_initialized() else 1)
-    if dist.is_initialized():
-        dist.all_gather_object(parts, part)
+    if not dist.is_initialized():
+        return [part]
+    parts = [None] * dist.get_world_size()
+    dist.all_gather_object(parts, part)
     return parts
 
 
-def sum_over_ranks(agent, stats, share):
-    """[aux 2] Sums the gradients and the scalars over the ranks, each times `share`."""
-    if dist.is_initialized():
-        tensors = [*(p.grad for p in agent.parameters() if p.grad is not None), *stats.values()]
-        flat = torch.cat([tensor.flatten() for tensor in tensors])
-        flat = flat * share if share > 0 else torch.zeros_like(flat)  # a mean over no rows is NaN
-        dist.all_reduce(flat)
-        for tensor, total in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
-            tensor.copy_(total.view_as(tensor))
+def sum_over_ranks(tensors, share):
+    """[aux 2] Replaces tensors by their sums over the ranks, each rank's times its `share` of the minibatch."""
+    if not dist.is_initialized():
+        return
+    flat = torch.cat([tensor.flatten() for tensor in tensors])
+    flat = flat * share if share > 0 else torch.zeros_like(flat)  # a mean over no rows is NaN
+    dist.all_reduce(flat)
+    sums = flat.split([tensor.numel() for tensor in tensors])
+    for tensor, total in zip(tensors, sums, strict=True):
+        tensor.copy_(total.view_as(tensor))
 
 
-def clipped_gradient(agent, minibatch, args):  # [impala 3]
-    """Computes the gradient of the loss and clips it; returns the scalars to log."""
+def gradient_step(agent, optimizer, minibatch, args):
+    """Takes a step on the loss of a minibatch, and returns the scalars to log."""
     loss, stats = impala_loss(agent, minibatch, args)  # [impala 3]
-    loss.backward()
-    sum_over_ranks(agent, stats, 1.0)  # [impala 6] the gradient is a sum over all steps, the logged scalars are means
-    size = minibatch["actions"].numel() * (dist.get_world_size() if dist.is_initialized() else 1)  # [impala 6]
-    stats = {name: total / size for name, total in stats.items()}  # [impala 6]
+    parameters = list(optimizer.parameters.values())
+    gradients = torch.autograd.grad(loss, parameters, materialize_grads=True)  # zeros for what the loss does not use
+    # [impala 6] the gradient is a sum over all steps, the logged scalars are means
+    sum_over_ranks([*gradients, *stats.values()], share=1.0)
+    num_steps = minibatch["actions"].numel() * (dist.get_world_size() if dist.is_initialized() else 1)
+    stats = {name: total / num_steps for name, total in stats.items()}
 
     # [core 11] global gradient clipping
-    stats["grad_norm"] = nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm)
+    stats["grad_norm"] = nn.utils.get_total_norm(gradients)
+    scale = (args.max_grad_norm / (stats["grad_norm"] + 1e-6)).clamp(max=1.0)
+    rmsprop_step(optimizer, [gradient * scale for gradient in gradients], args.learning_rate)  # [impala 5]
     return stats
+
+
+def floats_as_tensors(args):
+    """The options with float64 tensors for floats, as torch.compile compiles anew for each value of a Python float."""
+    floats = {name: value for name, value in vars(args).items() if isinstance(value, float)}
+    tensors = {name: torch.tensor(value, dtype=torch.float64) for name, value in floats.items()}
+    return dataclasses.replace(args, **tensors)
+
+
+def keep_freed_memory():
+    """[speed] Makes glibc keep freed memory for the next tensors, which saves page faults."""
+    mallopt = getattr(ctypes.pythonapi, "mallopt", None)
+    if mallopt is not None:
+        M_MMAP_MAX = -4  # numbers of glibc's malloc.h
+        M_TRIM_THRESHOLD = -1
+        mallopt(M_MMAP_MAX, 0)
+        mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def train(args, run):
     """Trains an agent and returns it; `run` holds the run's folder, log, progress bar and checkpoints."""
-    assert 0 <= args.gamma <= 1 and args.max_grad_norm >= 0  # [impala 1]
-    if run.updates_done >= run.num_updates:
-        sys.exit(f"error: no rollout of {run.batch_size} steps fits from step {run.global_step} to --total-timesteps")
-    torch.manual_seed(args.seed + run.global_step)
-    torch.set_num_threads(args.threads)
-    if hasattr(ctypes.pythonapi, "mallopt"):  # [speed] glibc keeps freed memory, which saves page faults
-        ctypes.pythonapi.mallopt(-4, 0)  # M_MMAP_MAX
-        ctypes.pythonapi.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
+    if not (0 <= args.gamma <= 1 and args.max_grad_norm >= 0):  # [impala 1]
+        sys.exit("error: --gamma must be in [0, 1], --max-grad-norm at least 0")
+    keep_freed_memory()  # [speed]
     torch.backends.cudnn.deterministic = True
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = args.tf32
+    torch.backends.cudnn.allow_tf32 = args.tf32
+    torch.backends.cuda.matmul.allow_tf32 = args.tf32
     # [cleanba 1] each thread has an equal part of the environments; below, N and args.num_envs mean this part
-    rank, ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-    if args.actor_threads < 1 or args.num_envs % (ranks * args.actor_threads):
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    ranks = dist.get_world_size() if dist.is_initialized() else 1
+    if args.num_envs % (ranks * args.actor_threads):
         sys.exit(f"error: --num-envs {args.num_envs} is not a multiple of {ranks} ranks x {args.actor_threads} threads")
     args = dataclasses.replace(args, num_envs=args.num_envs // (ranks * args.actor_threads))
     if args.num_envs % args.num_minibatches:  # [impala 4]
         sys.exit(f"error: {args.num_envs} environments a thread do not divide into {args.num_minibatches} minibatches")
-    videos = [args.capture_video and rank == i == 0 for i in range(args.actor_threads)]
     device = torch.device("cuda" if args.cuda and torch.cuda.is_available() else "cpu")
     actor_device = torch.device(args.actor_device or device)  # [cleanba 1]
     if actor_device.type == "cuda":  # [cleanba 1] cuda:1 is the GPU after the learner's
         actor_device = torch.device("cuda", torch.cuda.current_device() + (actor_device.index or 0))
-    envs = [make_envs(dataclasses.replace(args, capture_video=video), run.folder) for video in videos]  # [cleanba 1]
+    torch.set_num_threads(1)  # a process that is forked while torch has more threads may hang
+    envs = []
+    for i in range(args.actor_threads):  # [cleanba 1] only the first thread of rank 0 records videos
+        capture_video = args.capture_video and rank == 0 and i == 0
+        envs.append(make_envs(dataclasses.replace(args, capture_video=capture_video), run.folder))
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(args.seed + run.global_step)
     agent = Agent(envs[0], args.bf16, args.network).to(device)  # [cleanba 8]
-    optimizer = torch.optim.RMSprop(agent.parameters(), args.learning_rate, alpha=0.99, eps=0.01)  # [impala 5]
-    gradient = clipped_gradient
+    optimizer = RMSprop(agent)  # [impala 5]
+    take_step = gradient_step
     if args.compile:
-        torch._dynamo.config.trace_autograd_ops = True  # compiles loss.backward() as well
-        gradient = torch.compile(clipped_gradient)
+        torch._dynamo.config.trace_autograd_ops = True  # compiles torch.autograd.grad as well
+        take_step = torch.compile(gradient_step)
     # Pass here what a resume must restore: objects with load_state_dict() and state_dict(), whose keys must not change.
     run.start(device, agent=agent, optimizer=optimizer)
+    # Noise and permutations come from a generator of the run's own, as an environment may seed torch's.
+    generator = torch.Generator(device).manual_seed(torch.randint(2**62, ()).item())
     with contextlib.ExitStack() as stack:  # [cleanba 7] the threads end with the learner, also after an error
         submits = []
         for i in range(args.actor_threads):
-            # [cleanba 5] a generator per thread; without overlap thread 0 has torch's own, as in ppo_atari.py
-            shared = i == 0 and not args.concurrency and args.actor_device is None
-            generator = None if shared else torch.Generator(actor_device).manual_seed(torch.randint(2**62, ()).item())
+            # [cleanba 5] a generator for each thread; without overlap, thread 0 has the learner's, as in ppo_atari.py
+            actor_generator = torch.Generator(actor_device).manual_seed(torch.randint(2**62, ()).item())
+            if i == 0 and not args.concurrency and args.actor_device is None:
+                actor_generator = generator
             seed = args.seed + run.global_step + (i * ranks + rank) * args.num_envs
-            rollouts = make_rollouts(args, envs[i], seed, actor_device, generator, rank, ranks)
+            rollouts = make_rollouts(args, envs[i], seed, actor_device, actor_generator, rank, ranks)
             next(rollouts)  # runs to the first yield, which waits for an agent
             set_device = torch.get_device_module(actor_device).set_device  # a new thread starts on the first GPU
             executor = ThreadPoolExecutor(1, f"actor-{i}", set_device, (actor_device,))
             stack.callback(envs[i].close)
             stack.callback(executor.shutdown, cancel_futures=True)
             submits.append(partial(executor.submit, rollouts.send))  # [cleanba 2]
-        return learn(args, run, device, agent, optimizer, gradient, submits, actor_device, rank, ranks)
+        return learn(args, run, device, agent, optimizer, take_step, generator, submits, actor_device, rank, ranks)
 
 
 def make_rollouts(args, envs, seed, device, generator, rank, ranks):
     """[cleanba 1] For each agent sent, yields columns [M, N, ...] (dones M + 1, next_obs 1), ends and the wait."""
     backend = torch.get_device_module(device)
-    stream, rollout_made = backend.Stream(device), None  # [cleanba 6]
+    stream = backend.Stream(device)  # [cleanba 6]
+    rollout_made = None  # [cleanba 1]
     next_obs, _ = envs.reset(seed=seed)  # [cleanba 1]
     next_done = np.zeros(args.num_envs, dtype=bool)
 
@@ -375,264 +476,534 @@ def make_rollouts(args, envs, seed, device, generator, rank, ranks):
         started = time.perf_counter()  # [cleanba 9]
         agent = yield rollout_made  # [cleanba 1]
         waited = time.perf_counter() - started  # [cleanba 9]
-        rollout, rewards, dones, ends = [], [], [], []  # [cleanba 3]
+        # The rollout: the policy acts for M steps.
+        steps = []
+        rewards = np.zeros((args.num_steps, args.num_envs), dtype=np.float32)
+        dones = np.zeros((args.num_steps, args.num_envs), dtype=bool)
+        ends = []  # [cleanba 3] of episodes: for each step (ended, returns, lengths)
         with torch.no_grad(), torch.autocast(device.type, enabled=False), backend.stream(stream):  # [cleanba 6]
-            for _ in range(args.num_steps):
+            for t in range(args.num_steps):
                 obs = torch.from_numpy(next_obs).to(device)
-                policy, _ = agent(obs)  # [impala 3]
-                action = policy.sample(rank, ranks, generator)  # [cleanba 5]
+                policy, *_ = agent(obs)  # [impala 3] only the learner uses values
+                action = policy.sample(generator, rank, ranks)  # [aux 2]
                 step = dict(obs=obs, actions=action, logprobs=policy.log_prob(action))  # [impala 3]
-                rollout.append(step)
-                dones.append(next_done)
-                next_obs, reward, terminated, truncated, infos = envs.step(action.cpu().numpy())
+                steps.append(step)
+                dones[t] = next_done
+                # a copy of the actions, as an environment may change them in place
+                next_obs, reward, terminated, truncated, infos = envs.step(action.cpu().numpy().copy())
                 next_done = terminated | truncated
-                if args.bootstrap_truncated and (cut := truncated & ~terminated).any():
-                    final_obs = torch.from_numpy(np.stack(infos["final_obs"][cut])).to(device)
-                    reward[cut] += args.gamma * agent(final_obs)[1].cpu().numpy()
-                rewards.append(reward.astype(np.float32))
-                final = infos.get("final_info", {"_episode": [], "episode": {"r": [], "l": []}})  # [cleanba 3]
-                ends.append((final["_episode"], final["episode"]["r"], final["episode"]["l"]))  # [cleanba 3]
+                rewards[t] = reward
+                if args.bootstrap_truncated:
+                    cut = truncated & ~terminated
+                    if cut.any():
+                        final_obs = torch.from_numpy(np.stack(infos["final_obs"][cut])).to(device)
+                        _, final_value, *_ = agent(final_obs)
+                        rewards[t, cut] += args.gamma * final_value.cpu().numpy()
+                final_info = infos.get("final_info", {"_episode": [], "episode": {"r": [], "l": []}})  # [cleanba 3]
+                ends.append((final_info["_episode"], final_info["episode"]["r"], final_info["episode"]["l"]))
 
-        batch = {name: torch.stack([step[name] for step in rollout]) for name in rollout[0]}  # each [M, N, ...]
+        rollout = {name: torch.stack([step[name] for step in steps]) for name in steps[0]}  # each [M, N, ...]
         # [impala 3] the learner computes values, also of the next observation
-        batch["logprobs"].cpu()  # waits until a GPU has computed the columns
-        batch["next_obs"] = torch.from_numpy(next_obs).to(device)[None]
-        batch["rewards"] = torch.from_numpy(np.stack(rewards)).to(device)
-        batch["dones"] = torch.from_numpy(np.stack([*dones, next_done])).to(device)
-        rollout_made = batch, ends, waited  # [cleanba 3]
+        rollout["logprobs"].cpu()  # waits until a GPU has computed the columns
+        rollout["next_obs"] = torch.from_numpy(next_obs).to(device)[None]
+        rollout["rewards"] = torch.from_numpy(rewards).to(device)
+        rollout["dones"] = torch.from_numpy(np.append(dones, [next_done], axis=0)).to(device)
+        rollout_made = (rollout, ends, waited)  # [cleanba 3]
 
 
-def learn(args, run, device, agent, optimizer, gradient, submits, actor_device, rank, ranks):
+def learn(args, run, device, agent, optimizer, take_step, generator, submits, actor_device, rank, ranks):
     """[cleanba 1] Trains on the rollouts that the actors make in other threads."""
     pending = []  # [cleanba 2] pairs of an agent's version and the futures of its rollouts
     for update in run.updates():
         # [core 4] [impala 5] annealing of the learning rate
         remaining = 1.0 - (update - 1.0) / run.num_updates
         learning_rate = args.learning_rate * (remaining if args.anneal_lr else 1.0)
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate
+        annealed_args = dataclasses.replace(args, learning_rate=learning_rate)  # [impala 3] nothing is clipped
+        if args.compile:
+            annealed_args = floats_as_tensors(annealed_args)
 
         # [cleanba 6] a copy per actor: the learner changes its agent in place, and threads share autocast's cache
         snapshots = [copy.deepcopy(agent).to(actor_device) for _ in submits]
         torch.get_device_module(actor_device).synchronize(actor_device)
         # [cleanba 4] with overlap, two rollouts are pending, except in the last update
-        while len(pending) <= (args.concurrency and update < run.num_updates):
+        overlap = args.concurrency and update < run.num_updates
+        while len(pending) < (2 if overlap else 1):
             pending.append((update, [submit(each) for submit, each in zip(submits, snapshots, strict=True)]))
         started = time.perf_counter()  # [cleanba 9]
         version, futures = pending.pop(0)  # [cleanba 2]
-        batches, ends, waits = zip(*(future.result() for future in futures), strict=True)
+        rollouts, ends, waits = zip(*(future.result() for future in futures), strict=True)
         waited = time.perf_counter() - started  # [cleanba 9]
-        # [cleanba 3] the threads' columns side by side
-        batch = {name: torch.cat([each[name].to(device) for each in batches], dim=1) for name in batches[0]}
-        for step in zip(*ends, strict=True):
-            ended, scores, lengths = (np.concatenate(column) for column in zip(*step, strict=True))
-            run.log_step({"final_info": {"_episode": ended, "episode": {"r": scores, "l": lengths}}})
+
+        # [cleanba 3] the threads' columns side by side, and the ends of their episodes
+        rollout = {name: torch.cat([each[name].to(device) for each in rollouts], dim=1) for name in rollouts[0]}
+        for ends_of_step in zip(*ends, strict=True):
+            ended, episode_returns, lengths = (np.concatenate(column) for column in zip(*ends_of_step, strict=True))
+            run.log_step({"final_info": {"_episode": ended, "episode": {"r": episode_returns, "l": lengths}}})
 
         stats = []
         for i in range(args.num_minibatches):  # [impala 4] of k minibatches, i has environments i, i + k, i + 2k, ...
-            minibatch = {name: column[:, i :: args.num_minibatches] for name, column in batch.items()}
-            stats.append(gradient(agent, minibatch, args))
-            optimizer.step()  # [impala 5]
-            optimizer.zero_grad()
+            minibatch = {name: column[:, i :: args.num_minibatches] for name, column in rollout.items()}
+            stats.append(take_step(agent, optimizer, minibatch, annealed_args))
 
         # [core 12] means of the debug variables over the minibatches
         scalars = {f"losses/{name}": torch.stack([each[name] for each in stats]).mean() for name in stats[0]}
+        scalars["charts/learning_rate"] = learning_rate
         # [cleanba 4] the lag, and [cleanba 9] the waits, whose difference is positive if the actors are too slow
-        scalars |= {"charts/policy_lag": update - version, "charts/wait_for_rollouts": waited}
-        scalars |= {"charts/wait_for_agents": np.mean(waits), "charts/wait_difference": waited - np.mean(waits)}
-        run.log_update(scalars | {"charts/learning_rate": learning_rate})
-        if run.stopping or update == run.num_updates or (args.save_every and update % args.save_every == 0):
-            run.save()
-            if run.stopping:
-                break
+        scalars["charts/policy_lag"] = update - version
+        scalars["charts/wait_for_rollouts"] = waited
+        scalars["charts/wait_for_agents"] = np.mean(waits)
+        scalars["charts/wait_difference"] = waited - np.mean(waits)
+        run.log_update(scalars)
     if dist.is_initialized():  # [aux 2]
         dist.destroy_process_group()
     return agent
 
 
-def make_run(args, signals):
-    """[aux 2] Creates the run; under torchrun, only rank 0 has its folder, log and progress bar."""
-    if not dist.is_torchelastic_launched():
-        return Run(args, signals)
-    rank, local_rank, local_ranks = (int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"))
-    run_id, gpus, torchrun = os.environ["TORCHELASTIC_RUN_ID"], torch.cuda.device_count(), os.getppid()
-    safe = os.environ.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") == "1" and run_id != "none"
-    if os.environ["TORCHELASTIC_MAX_RESTARTS"] != "0" and not safe:
-        sys.exit("error: --max-restarts needs TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, and --standalone or --rdzv-id")
-    if gpus:
-        torch.cuda.set_device(local_rank * max(gpus // local_ranks, 1) % gpus)  # the first GPU of this rank's share
-    backend = "gloo" if gpus < local_ranks else "cpu:gloo,cuda:nccl"  # NCCL does not let ranks share a GPU
-    dist.init_process_group(backend, timeout=timedelta(minutes=5))
-
-    class RankRun(Run):
-        """The run on one rank: gathers the stops and the ends of episodes, and does the rest on rank 0 only."""
-
-        def __init__(self, args):
-            if rank == 0:
-                files = sorted(Path(args.runs_folder).glob("*/rdzv-id"), key=os.path.getmtime)
-                begun = [file.parent for file in files if file.read_text() == run_id != "none"]
-                if begun:
-                    print(f"--rdzv-id {run_id}: continues {begun[-1]}", flush=True)
-                    args = dataclasses.replace(args, resume=str(begun[-1]))
-                super().__init__(args)
-            self.ends, self.stops = [], []
-            vars(self).update(gather({name: value for name, value in vars(self).items() if name != "lock"})[0])
-
-        def start(self, device, **parts):
-            for number in signals:  # repeats count once: Ctrl-C reaches a rank directly and again through torchrun
-                signal.signal(number, lambda number, frame: self.stops.append(number))
-            if rank == 0:
-                super().start(device, **parts)
-                (self.folder / "rdzv-id").write_text(run_id)
-            saved = gather(self.saved)[0]
-            for name, part in parts.items():
-                part.load_state_dict(saved[name])
-
-        def updates(self):
-            return super().updates() if rank == 0 else range(self.updates_done + 1, self.num_updates + 1)
-
-        def log_step(self, infos):
-            final = infos.get("final_info", {"_episode": [], "episode": {"r": [], "l": []}})
-            self.ends.append((final["_episode"], final["episode"]["r"], final["episode"]["l"]))
-
-        def log_update(self, scalars):
-            stops, ends = zip(*gather((self.stops or os.getppid() != torchrun, self.ends)), strict=True)
-            if rank == 0:
-                for step in zip(*ends, strict=True):
-                    ended, scores, lengths = (np.concatenate(column) for column in zip(*step, strict=True))
-                    super().log_step({"final_info": {"_episode": ended, "episode": {"r": scores, "l": lengths}}})
-                super().log_update(scalars)
-            self.global_step, self.returns = gather((self.global_step, self.returns))[0]
-            self.ends, self.stopping = [], -128 * any(stops)  # main() exits with 0, so torchrun does not restart ranks
-
-        def save(self):
-            return super().save() if rank == 0 else None
-
-    return RankRun(args)
-
-
 # That was PPO. The rest is the same in every script and serves the run: options, folder, log, progress, checkpoints.
 
+# The signals after which a run saves a checkpoint and ends. Slurm can send the last two before a job's time is up.
+SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
+# What a resume does not take from the checkpoint: options of the machine, and of the folder's place and name.
+NOT_RESUMED = {"cuda", "threads", "actor_device", "track", "runs_folder", "exp_name"}
+# What a folder's name does not repeat among the options that differ from their defaults.
+NOT_IN_NAME = NOT_RESUMED | {"env_id", "seed", "resume", "total_timesteps", "save_every", "capture_video", "compile"}
+# Integers that may be 0; all others must be at least 1.
+MAY_BE_ZERO = {"seed", "save_every", "num_levels", "start_level"}
+
+
+def check_options(args):
+    """Ends the program if an integer among the options is too small."""
+    for name, value in vars(args).items():
+        smallest = 0 if name in MAY_BE_ZERO else 1
+        if type(value) is int and value < smallest:
+            sys.exit(f"error: --{name.replace('_', '-')} {value}: the smallest possible value is {smallest}")
+
+
+def check_single_process():
+    """Ends the program if a launcher started it several times, as each process would make the same run."""
+    for name in ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):
+        if int(os.environ.get(name, "1")) > 1:
+            hint = "several processes need torchrun and a script made for it: ppo_atari_multigpu.py (docs/scale.md)"
+            sys.exit(f"error: {name}={os.environ[name]}: {hint}")
+
+
+def checkpoint_files(folder):
+    """The checkpoints in a run's folder, oldest first."""
+    return sorted(folder.glob(f"checkpoint_{'[0-9]' * 12}.pt"))
+
+
+def is_intact(data):
+    """Whether the bytes of a checkpoint, which is a zip archive, agree with their checksums."""
+    try:
+        return zipfile.ZipFile(io.BytesIO(data)).testzip() is None
+    except MemoryError:
+        raise
+    except Exception:  # damaged bytes raise errors of many kinds
+        return False
+
+
 def load_checkpoint(path):
-    """The newest intact checkpoint of the run in a folder, or the checkpoint in a file; runs no code from it."""
-    for file in sorted(path.glob(f"checkpoint_{'[0-9]' * 12}.pt"), reverse=True) or [path] * path.is_file():
+    """The state in a checkpoint, or in the newest intact one of a run's folder. Runs no code from it."""
+    files = [path] if path.is_file() else reversed(checkpoint_files(path))
+    for file in files:
         data = file.read_bytes()  # an OSError ends the run: it does not mean that the file is damaged
-        with contextlib.suppress(Exception):  # damaged bytes raise errors of many kinds
-            if zipfile.ZipFile(io.BytesIO(data)).testzip() is None:  # torch.load does not verify the checksums
-                return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-        print(f"{file} is damaged, or not a checkpoint of plain values")
+        if is_intact(data):  # torch.load does not verify the checksums
+            state = read_state(data, file)
+            if state is not None:
+                return state
+        print(f"{file} is damaged")
         if file != path:
             file.rename(file.with_suffix(".damaged"))
     sys.exit(f"error: --resume {path}: there is no intact checkpoint")
 
 
+def read_state(data, file):
+    """The state in the bytes of a checkpoint; None if torch finds its format damaged."""
+    try:
+        state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    except RuntimeError as error:
+        if "PytorchStreamReader" in str(error):
+            return None
+        raise
+    except pickle.UnpicklingError:
+        sys.exit(f"error: --resume {file}: this is not a checkpoint of plain values")
+    keys = {"script", "args", "global_step", "returns", "parts"}
+    if not isinstance(state, dict) or not keys <= state.keys():
+        sys.exit(f"error: --resume {file}: this is not a checkpoint of these scripts")
+    return state
+
+
+def resumed_args(args, state):
+    """The options of a resume: those of the command line, and for the others the checkpoint's."""
+    names = (vars(args).keys() & state["args"].keys()) - NOT_RESUMED
+    saved = {name: state["args"][name] for name in names}
+    default = dataclasses.replace(args, **saved | {"env_id": ""})
+    args = tyro.cli(Args, description=__doc__, default=default)
+    if args.env_id == "":  # the command line names no environment
+        if ":" in saved["env_id"]:  # gymnasium would import the module
+            sys.exit(f"error: --resume {args.resume}: add --env-id {saved['env_id']} if you trust this module")
+        args = dataclasses.replace(args, env_id=saved["env_id"])
+    return args
+
+
+def new_folder(args):
+    """The path of a new run's folder: environment, experiment, seed, changed options, and time."""
+    defaults = {field.name: field.default for field in dataclasses.fields(args)}
+    options = {name: value for name, value in vars(args).items() if name not in NOT_IN_NAME}
+    changed = ",".join(f"{name}={value}" for name, value in options.items() if value != defaults[name])
+    words = [args.env_id, args.exp_name, str(args.seed), changed[:100], time.strftime("%Y%m%d-%H%M%S")]
+    name = re.sub(r"[^\w.+=,-]", "-", "__".join(word for word in words if word))
+    if Path(args.runs_folder, name).exists():
+        name += f"-{time.time_ns() % 10**9:09}"
+    return Path(args.runs_folder, name)
+
+
+def state_keys(states):
+    """[(part, key), ...] of the states of a run's parts, in order."""
+    return [(part, key) for part, state in states.items() for key in state]
+
+
+def plain(value, name):
+    """A part's state with Python's numbers for numpy's; ends the program if it holds what a checkpoint cannot."""
+    if isinstance(value, dict):
+        return {key: plain(each, f"{name}, {key}") for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(plain(each, name) for each in value)
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        sys.exit(f"error: part {name}: a checkpoint holds no numpy arrays; its state_dict() may return .tolist()")
+    return value
+
+
 class Run:
     """A run of the script: its folder, log, progress bar and checkpoints."""
-    def __init__(self, args, signals=()):
-        """Begins or continues a run; a resume's options default to the checkpoint's, except those listed below."""
-        state, self.folder = {"global_step": 0, "returns": [], "parts": None}, Path(args.resume or "")
-        self.resumed = args.resume is not None and self.folder.is_dir()
-        self.lock = FileLock(self.folder / "lock").acquire(timeout=0) if self.resumed else None  # one run at a time
+
+    def __init__(self, args):
+        """Continues the run in the folder args.resume, or prepares a new one; from a checkpoint if args.resume is one.
+
+        A new run has no folder before start(), so that wrong options leave none behind."""
+        self.script = Path(__file__).resolve()
+        self.lock = None
+        self.resumed = args.resume is not None and Path(args.resume).is_dir()
+        if self.resumed:
+            self.folder = Path(args.resume)
+            self.lock_folder()
+        state = {"global_step": 0, "returns": [], "parts": None}
         if args.resume is not None:
-            state = load_checkpoint(self.folder)
-            if ":" in (env_id := state["args"]["env_id"]) and env_id != args.env_id:  # gymnasium imports the module
-                sys.exit(f"error: --resume {args.resume}: add --env-id {env_id} if you trust this module")
-            kept = vars(args).keys() - {"cuda", "threads", "actor_device", "track", "runs_folder", "exp_name"}
-            default = dataclasses.replace(args, **{name: state["args"][name] for name in kept & state["args"].keys()})
-            args = tyro.cli(Args, description=__doc__, default=default)
-            if self.resumed and (Path(__file__).name, args.env_id) != (state["script"], env_id):
-                sys.exit(f"error: --resume {args.resume}: this is a run of {state['script']} on {env_id}")
-        if not self.resumed:
-            name = f"{args.env_id}__{args.exp_name}__{args.seed}__{time.strftime('%F-%T')}-{time.time_ns() % 10**9:09}"
-            self.folder = Path(args.runs_folder, name.replace("/", "-").replace(":", "-"))
-        self.args, self.signals, self.stopping, self.batch_size = args, signals, 0, args.num_envs * args.num_steps
-        self.global_step, self.returns, self.saved = state["global_step"], state["returns"], state["parts"]
-        self.updates_done = self.global_step // self.batch_size  # rounds down if the batch size was changed
+            state = load_checkpoint(Path(args.resume))
+            args = resumed_args(args, state)
+        check_options(args)
+        if self.resumed:
+            begun = (state["script"], state["args"]["env_id"])
+            if (self.script.name, args.env_id) != begun:
+                sys.exit(f"error: --resume {args.resume}: this is a run of {begun[0]} on {begun[1]}")
+        else:
+            self.folder = new_folder(args)
+
+        self.args = args
+        self.saved = state["parts"]
+        self.returns = state["returns"] if self.resumed else []  # of the last 100 episodes
+        self.global_step = state["global_step"]
+        # Updates are counted, and schedules begin, where the run began: a run from a file begins at the file's step.
+        self.first_step = state.get("first_step", 0) if self.resumed else self.global_step
+        self.batch_size = args.num_envs * args.num_steps
+        self.updates_done = (
+            self.global_step - self.first_step
+        ) // self.batch_size  # rounds down for another batch size
         self.num_updates = self.updates_done + (args.total_timesteps - self.global_step) // self.batch_size
+        if self.num_updates <= self.updates_done:
+            text = f"no rollout of {self.batch_size} steps fits from step {self.global_step} to --total-timesteps"
+            end = self.global_step + self.batch_size
+            sys.exit(f"error: {text} {args.total_timesteps}; {end} or more are needed")
+        self.started = False
+        self.stopping = False
+        self.exit_status = 0
+        self.episodes_logged = 0
+
+    def lock_folder(self):
+        """Keeps other processes from writing to this run; creates the folder of a new one."""
+        try:
+            self.lock = filelock.FileLock(self.folder / "lock").acquire(timeout=0)
+        except filelock.Timeout:
+            sys.exit(f"error: {self.folder / 'lock'} is held by another process, which writes to this run")
 
     def start(self, device, **parts):
-        """Opens the log and restores the parts, which have load_state_dict() and a state_dict() that returns a dict."""
-        self.lock = self.lock or FileLock(self.folder / "lock").acquire(timeout=0)  # creates the folder of a new run
+        """Opens the log, restores the parts, and says so.
+
+        A part has load_state_dict(), and a state_dict() that returns a dict."""
+        if self.lock is None:
+            self.lock_folder()
         if self.args.track:
             import wandb  # pip install ".[track]"
-            wandb.init(id=self.folder.resolve().name, resume="allow", sync_tensorboard=True, config=vars(self.args))
-        self.parts, self.writer = parts, SummaryWriter(self.folder, purge_step=self.global_step + 1)
+
+            run_id = re.sub(r"[^\w-]", "-", self.folder.resolve().name)[-128:]
+            wandb.init(id=run_id, resume="allow", sync_tensorboard=True, config=vars(self.args))
+        self.parts = parts
+        self.writer = SummaryWriter(self.folder, purge_step=self.global_step + 1)
         atexit.register(self.writer.close)
-        self.saved = self.saved or self.save()["parts"]  # a part that cannot be saved and loaded fails here
-        saved_keys = [(name, key) for name, state in self.saved.items() for key in state.keys()]
-        if saved_keys != (keys := [(name, key) for name, part in parts.items() for key in part.state_dict().keys()]):
-            sys.exit(f"error: the checkpoint does not fit: {sorted({*saved_keys} ^ {*keys}) or 'the order differs'}")
-        for name, part in parts.items():
-            part.load_state_dict(self.saved[name])
-        self.resumed or self.save()  # also gives a run that starts from another's checkpoint its own
-        script, suffix = Path(__file__).resolve(), f"_{self.global_step:012}" if self.resumed else ""
-        shutil.copyfile(script, self.folder / f"{script.stem}{suffix}.py")
-        commit = subprocess.getoutput(f'git -C "{script.parent}" describe --always --dirty --abbrev=40 2>{os.devnull}')
-        about = {"script": script.name, "command": sys.argv, "args": vars(self.args), "device": str(device)}
-        about |= {"commit": commit, "versions": {p.name: p.version for p in importlib.metadata.distributions()}}
-        (self.folder / f"run{suffix}.json").write_text(json.dumps(about, indent=2))
+        self.restore()
+        self.write_about(device)
+        self.started = True
         print(f"{self.folder}: training on {device}; Ctrl-C stops, --resume {self.folder} continues", flush=True)
-        for number in self.signals:
-            signal.signal(number, self.stop)
+
+    def restore(self):
+        """Loads the saved states into the parts.
+
+        A new run saves its parts first, so that one that cannot be saved and loaded fails here."""
+        if self.saved is None:
+            self.saved = self.save()["parts"]
+        states = {name: part.state_dict() for name, part in self.parts.items()}
+        if not self.resumed:
+            for name in states.keys() - self.saved.keys():  # the files of agents/ have no optimizer
+                print(f"{self.args.resume} has no {name}: it starts anew")
+            self.saved = {name: self.saved.get(name, state) for name, state in states.items()} | self.saved
+        if state_keys(self.saved) != state_keys(states):
+            differing = sorted(set(state_keys(self.saved)) ^ set(state_keys(states)))
+            if ("optimizer", "param_groups") in differing:
+                sys.exit("error: the checkpoint is that of an older script, with torch's Adam; train with that script")
+            sys.exit(f"error: the checkpoint does not fit: {differing or 'the order differs'}")
+        for name, part in self.parts.items():
+            try:
+                part.load_state_dict(self.saved[name])
+            except RuntimeError as error:  # such as another shape; torch's message has several lines
+                sys.exit(f"error: the checkpoint does not fit: {name}: {' '.join(str(error).split())}")
+        if not self.resumed:
+            self.save()  # a run that starts from another's checkpoint has one of its own, too
+
+    def write_about(self, device):
+        """Copies the script, and writes run.json; a resume gives both its step."""
+        suffix = f"_{self.global_step:012}" if self.resumed else ""
+        about = {
+            "script": self.script.name,
+            "command": sys.argv,
+            "args": vars(self.args),
+            "defaults": {field.name: field.default for field in dataclasses.fields(self.args)},
+            "device": str(device),
+            "commit": git_commit(self.script.parent),
+            "versions": {package.name: package.version for package in importlib.metadata.distributions()},
+        }
+        shutil.copyfile(self.script, self.folder / f"{self.script.stem}{suffix}.py")
+        (self.folder / f"run{suffix}.json").write_text(json.dumps(about, indent=2))
 
     def stop(self, number, frame):
-        """Ends the run after the update; the same signal again ends it at once."""
-        self.stopping = number
+        """Ends the run: at once before its start, after the update later. The same signal again ends it at once."""
+        self.exit_status = 128 + number
         signal.signal(number, signal.SIG_DFL)
+        if not self.started:
+            sys.exit(self.exit_status)
+        if not self.stopping:
+            self.stopping = True
+            # os.write, as the signal may have interrupted a print(), which cannot be called twice at a time
+            with contextlib.suppress(OSError):
+                os.write(2, b"\nstopping after this update; the same signal again ends the run at once\n")
 
     def updates(self):
-        """Yields the numbers of the updates, 1 to num_updates in a new run, and shows the progress."""
-        kwargs = {"total": self.args.total_timesteps, "initial": self.global_step, "unit": " steps", "unit_scale": True}
-        with tqdm(**kwargs, mininterval=1) as self.bar:
+        """Yields the numbers of the updates, 1 to num_updates in a new run; shows the progress, and saves where due."""
+        total = self.args.total_timesteps
+        with tqdm(total=total, initial=self.global_step, unit=" steps", unit_scale=True, mininterval=1) as self.bar:
             for update in range(self.updates_done + 1, self.num_updates + 1):
                 yield update
-                self.bar.set_postfix_str(f"return {np.mean(self.returns or math.nan):.4g}", refresh=False)
+                mean = np.mean(self.returns) if self.returns else math.nan
+                self.bar.set_postfix_str(f"return {mean:.4g}", refresh=False)
                 self.bar.update(self.batch_size)
+                due = self.args.save_every > 0 and update % self.args.save_every == 0
+                if due or self.stopping or update == self.num_updates:
+                    self.save()
+                if self.stopping:
+                    break
+        hint = f"--resume {self.folder} continues" if self.stopping else f"python enjoy.py {self.folder} plays"
+        print(f"saved {checkpoint_files(self.folder)[-1]}; {hint}", flush=True)
 
     def log_step(self, infos):
         """Counts a step of all environments; logs the episodes that ended in it."""
         self.global_step += self.args.num_envs
-        for i in np.flatnonzero((final := infos.get("final_info", {})).get("_episode", ())):  # where an episode ended
-            self.returns = [*self.returns[-99:], float(final["episode"]["r"][i])]
-            self.writer.add_scalar("charts/episodic_return", self.returns[-1], self.global_step)
-            self.writer.add_scalar("charts/episodic_length", final["episode"]["l"][i], self.global_step)
+        final_info = infos.get("final_info", {})
+        for i in np.flatnonzero(final_info.get("_episode", [])):  # the environments in which a whole episode ended
+            episode_return = float(final_info["episode"]["r"][i])
+            self.returns = [*self.returns[-99:], episode_return]
+            self.episodes_logged += 1
+            if self.episodes_logged <= math.ceil(self.batch_size / 5):  # of very short episodes, some will do
+                self.writer.add_scalar("charts/episodic_return", episode_return, self.global_step)
+                self.writer.add_scalar("charts/episodic_length", final_info["episode"]["l"][i], self.global_step)
 
     def log_update(self, scalars):
         """Logs the scalars of an update; ends the run if a loss or the gradient norm is not finite."""
-        scalars["charts/SPS"] = (self.global_step - self.bar.initial) / self.bar.format_dict["elapsed"]
+        self.episodes_logged = 0
+        seconds = self.bar.format_dict["elapsed"]
+        scalars["charts/SPS"] = (self.global_step - self.bar.initial) / seconds
         for name, scalar in scalars.items():
             self.writer.add_scalar(name, scalar, self.global_step)
             if name.endswith(("loss", "norm")) and not math.isfinite(scalar):
-                sys.exit(f"error: {name} is {scalar:g} in update {self.global_step // self.batch_size}")
+                update = (self.global_step - self.first_step) // self.batch_size
+                sys.exit(f"error: {name} is {scalar:g} in update {update}")
 
     def save(self):
         """Writes a checkpoint, reads it back and renames it into place; keeps the newest two. Returns its state."""
         self.writer.flush()
-        state = {"script": Path(__file__).name, "args": vars(self.args), "global_step": self.global_step}
-        state |= {"returns": self.returns, "parts": {name: part.state_dict() for name, part in self.parts.items()}}
-        with open(self.folder / "checkpoint.tmp", "wb") as file:
+        state = {
+            "script": self.script.name,
+            "args": vars(self.args),
+            "first_step": self.first_step,
+            "global_step": self.global_step,
+            "returns": self.returns,
+            "parts": {name: plain(part.state_dict(), name) for name, part in self.parts.items()},
+        }
+        unfinished = self.folder / "checkpoint.tmp"
+        with open(unfinished, "wb") as file:
             torch.save(state, file)
             file.flush()
             os.fsync(file.fileno())
-        state = torch.load(file.name, map_location="cpu", weights_only=True)
-        os.replace(file.name, self.folder / f"checkpoint_{self.global_step:012}.pt")
-        for old in sorted(self.folder.glob(f"checkpoint_{'[0-9]' * 12}.pt"))[:-2]:
+        state = torch.load(unfinished, map_location="cpu", weights_only=True)
+        os.replace(unfinished, self.folder / f"checkpoint_{self.global_step:012}.pt")
+        for old in checkpoint_files(self.folder)[:-2]:
             old.unlink()
         return state
 
 
-def main():
+def git_commit(folder):
+    """The commit of the checkout that a folder is part of, or why git does not tell it."""
+    try:
+        command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40"]
+        done = subprocess.run(command, capture_output=True, text=True)
+    except OSError as error:  # there is no git
+        return f"unknown: {error}"
+    if done.returncode != 0:
+        return f"unknown: {' '.join(done.stderr.split())}"
+    return done.stdout.strip()
+
+
+def signal_numbers():
+    """The numbers of SIGNALS that this system has, without those that a parent such as nohup ignores."""
+    numbers = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
+    return [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
+
+
+def ignore_signals_in_workers():
+    """In a worker process of the environments, leaves all signals to the process of the run, which ends the workers."""
+    if multiprocessing.parent_process() is not None:
+        for number in signal_numbers():
+            signal.signal(number, signal.SIG_IGN)
+
+
+def main(make_run=Run):
     """Trains with the options of the command line; after a stop, exits with 128 + the signal's number."""
-    sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # None if closed
-    make_run, args = globals().get("make_run", Run), tyro.cli(Args, description=__doc__)  # some scripts define make_run
-    numbers = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}  # Windows has no SIGHUP
-    # Child processes inherit SIG_IGN, which leaves Ctrl-C to this process; what nohup ignores stays ignored.
-    run = make_run(args, [number for number in numbers if signal.signal(number, signal.SIG_IGN) != signal.SIG_IGN])
-    with contextlib.ExitStack() as stack:  # kills the worker processes, which ignore signals, after an error too
-        stack.callback(lambda: [process.kill() for process in multiprocessing.active_children()])
+    if sys.stdout is None:  # some launchers close it
+        sys.stdout = open(os.devnull, "w")
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")
+    args = tyro.cli(Args, description=__doc__)
+    if make_run is Run:
+        check_single_process()
+    run = make_run(args)
+    for number in signal_numbers():
+        signal.signal(number, run.stop)
+    try:
         train(run.args, run)
-    sys.exit(128 + run.stopping if run.stopping else 0)
+    except gym.error.Error as error:  # such as an unknown environment, or a package that it needs
+        sys.exit(f"error: {' '.join(str(error).split())}; see docs/environment.md and docs/install.md")
+    finally:
+        for process in multiprocessing.active_children():  # workers ignore signals, and outlive an error
+            process.kill()
+    sys.exit(run.exit_status)
+
+
+class RankRun(Run):
+    """[aux 2] The run on one rank of torchrun. Rank 0 has its folder, log and progress bar; all ranks stop together."""
+
+    def __init__(self, args):
+        self.rank = dist.get_rank()
+        if self.rank == 0:
+            super().__init__(continued_args(args))
+        fields = {name: value for name, value in vars(self).items() if name not in ("rank", "lock")}
+        for name, value in gather(fields)[0].items():  # every rank gets those of rank 0
+            setattr(self, name, value)
+        self.torchrun = os.getppid()  # the process of torchrun on this machine
+        self.stop_asked = False
+        self.ends = []  # of episodes: for each step since the last update (ended, returns, lengths)
+
+    def start(self, device, **parts):
+        """Starts the run on rank 0, and gives its state to the parts of all ranks."""
+        if self.rank == 0:
+            super().start(device, **parts)
+            (self.folder / "rdzv-id").write_text(os.environ["TORCHELASTIC_RUN_ID"])
+        saved = gather(self.saved)[0]
+        for name, part in parts.items():
+            part.load_state_dict(saved[name])
+        self.started = True
+
+    def stop(self, number, frame):
+        """Asks all ranks to end the run after the update. Ctrl-C comes twice, as torchrun passes it on: it counts once.
+
+        The exit status stays 0, as torchrun would restart ranks that fail."""
+        if not self.started:
+            sys.exit(128 + number)
+        self.stop_asked = True
+
+    def updates(self):
+        """Yields the numbers of the updates; only rank 0 shows the progress and saves."""
+        if self.rank == 0:
+            yield from super().updates()
+        else:
+            for update in range(self.updates_done + 1, self.num_updates + 1):
+                yield update
+                if self.stopping:
+                    break
+
+    def log_step(self, infos):
+        """Keeps the ends of episodes in a step for log_update()."""
+        final_info = infos.get("final_info", {"_episode": [], "episode": {"r": [], "l": []}})
+        episode = final_info["episode"]
+        self.ends.append((final_info["_episode"], episode["r"], episode["l"]))
+
+    def log_update(self, scalars):
+        """Decides with all ranks whether to stop; rank 0 logs the episodes of all ranks, and the scalars."""
+        torchrun_is_gone = os.getppid() != self.torchrun
+        gathered = gather((self.stop_asked or torchrun_is_gone, self.ends))
+        self.stopping = any(stop for stop, _ in gathered)
+        self.ends = []
+        if self.rank == 0:
+            self.log_episodes([ends for _, ends in gathered])
+            super().log_update(scalars)
+        self.global_step, self.returns = gather((self.global_step, self.returns))[0]
+
+    def log_episodes(self, ends_of_ranks):
+        """Logs the episodes that ended since the last update, step by step, in the order of the environments."""
+        for ends in zip(*ends_of_ranks, strict=True):  # of all ranks in one step
+            ended, returns, lengths = (np.concatenate(column) for column in zip(*ends, strict=True))
+            super().log_step({"final_info": {"_episode": ended, "episode": {"r": returns, "l": lengths}}})
+
+
+def continued_args(args):
+    """[aux 2] The options, with --resume FOLDER if torchrun's --rdzv-id has begun a run there."""
+    run_id = os.environ["TORCHELASTIC_RUN_ID"]
+    files = sorted(Path(args.runs_folder).glob("*/rdzv-id"), key=os.path.getmtime)
+    folders = [file.parent for file in files if file.read_text() == run_id]
+    if run_id == "none" or not folders:  # "none" is torchrun's default
+        return args
+    print(f"--rdzv-id {run_id}: continues {folders[-1]}", flush=True)
+    return dataclasses.replace(args, resume=str(folders[-1]))
+
+
+def make_run(args):
+    """[aux 2] Joins the process group of torchrun and creates the rank's run; without torchrun, an ordinary run."""
+    if not dist.is_torchelastic_launched():
+        check_single_process()
+        return Run(args)
+    has_id = os.environ["TORCHELASTIC_RUN_ID"] != "none"
+    new_store = os.environ.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") == "1"
+    if os.environ["TORCHELASTIC_MAX_RESTARTS"] != "0" and not (has_id and new_store):
+        sys.exit("error: --max-restarts needs TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, and --standalone or --rdzv-id")
+    local_rank = int(os.environ["LOCAL_RANK"])
+    local_ranks = int(os.environ["LOCAL_WORLD_SIZE"])
+    gpus = torch.cuda.device_count()
+    if gpus > 0:
+        gpus_per_rank = max(gpus // local_ranks, 1)
+        torch.cuda.set_device(local_rank * gpus_per_rank % gpus)
+    backend = "gloo" if gpus < local_ranks else "cpu:gloo,cuda:nccl"  # NCCL does not let ranks share a GPU
+    dist.init_process_group(backend, timeout=timedelta(minutes=5))
+    return RankRun(args)
 
 
 if __name__ == "__main__":
-    main()
+    main(make_run)

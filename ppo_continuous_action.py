@@ -21,6 +21,8 @@ import json
 import math
 import multiprocessing
 import os
+import pickle
+import re
 import shutil
 import signal
 import subprocess
@@ -30,15 +32,20 @@ import zipfile
 from functools import partial
 from pathlib import Path
 
-import gymnasium as gym
-import numpy as np
-import torch
-import tyro
-from filelock import FileLock
-from gymnasium.wrappers.utils import RunningMeanStd
-from torch import nn
-from torch.utils.tensorboard import SummaryWriter
-from tqdm import tqdm
+try:
+    import filelock
+    import gymnasium as gym
+    import numpy as np
+    import torch
+    import tyro
+    from gymnasium.wrappers.utils import RunningMeanStd
+    from torch import nn
+    from torch.utils.tensorboard import SummaryWriter
+    from tqdm import tqdm
+except ImportError as error:
+    sys.exit(f"error: {error}; this installs what is missing: pip install -c constraints.txt '.[mujoco]'")
+if "__file__" not in globals():
+    sys.exit("error: a run copies its script, so this text must be a file: in a notebook, use %%writefile")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +57,7 @@ class Args:
     cuda: bool = True  # use a GPU if there is one
     tf32: bool = False  # allow TF32 on the GPU: faster, with a 10-bit mantissa
     threads: int = 1  # number of CPU threads for torch; more is slower for so small a network
-    compile: bool = False  # compile the gradient: slow start, faster updates; on a CPU it needs a C++ compiler
+    compile: bool = False  # compile the gradient step: slow start, faster updates; on a CPU it needs a C++ compiler
     track: bool = False  # also log to Weights & Biases, which is configured by WANDB_MODE, WANDB_PROJECT, ...
     capture_video: bool = False  # record videos of environment 0 in the run's folder
     save_every: int = 100  # updates between checkpoints; 0 saves only at the start and the end
@@ -83,7 +90,8 @@ class Moments(RunningMeanStd):
 
     def update(self, x):
         mean = x.sum(axis=0) / len(x)
-        self.update_from_moments(mean, ((x - mean) ** 2).sum(axis=0) / len(x), len(x))
+        var = ((x - mean) ** 2).sum(axis=0) / len(x)
+        self.update_from_moments(mean, var, len(x))
 
 
 class Normalize(gym.vector.VectorWrapper):
@@ -93,12 +101,15 @@ class Normalize(gym.vector.VectorWrapper):
 
     def __init__(self, envs, gamma):
         super().__init__(envs)
-        self.obs_stats, self.return_stats = Moments(shape=envs.single_observation_space.shape), Moments()
-        self.gamma, self.frozen = gamma, False  # frozen statistics are not updated, for an evaluation
+        self.obs_stats = Moments(shape=envs.single_observation_space.shape)
+        self.return_stats = Moments()
+        self.gamma = gamma
+        self.frozen = False  # frozen statistics are not updated, for an evaluation
 
     def scale(self, obs):
         """[continuous 7] Observations of mean 0 and standard deviation 1, clipped to [-10, 10], float32."""
-        return ((obs - self.obs_stats.mean) / np.sqrt(self.obs_stats.var + 1e-8)).clip(-10, 10).astype(np.float32)
+        scaled = (obs - self.obs_stats.mean) / np.sqrt(self.obs_stats.var + 1e-8)
+        return scaled.clip(-10, 10).astype(np.float32)
 
     def reset(self, **kwargs):
         obs, infos = self.env.reset(**kwargs)
@@ -117,58 +128,170 @@ class Normalize(gym.vector.VectorWrapper):
         if not np.isfinite(self.obs_stats.var.sum() + self.return_stats.var):  # [check] inputs would be 0 or NaN
             sys.exit(f"error: NaN or inf in observations or rewards up to step {int(self.return_stats.count)}")
         rewards = (rewards / np.sqrt(self.return_stats.var + 1e-8)).clip(-10, 10)  # [continuous 9] clipped
-        self.returns[terminated | truncated] = 0
-        for i in np.flatnonzero(terminated | truncated):
+        done = terminated | truncated
+        self.returns[done] = 0
+        for i in np.flatnonzero(done):
             infos["final_obs"][i] = self.scale(infos["final_obs"][i])
         return self.scale(obs), rewards, terminated, truncated, infos
 
     def state_dict(self):
         """The statistics as plain numbers."""
-        stats = {"obs": self.obs_stats, "return": self.return_stats}
-        return {name: [np.asarray(x).tolist() for x in (s.mean, s.var, s.count)] for name, s in stats.items()}
+        state = {}
+        for name, stats in {"obs": self.obs_stats, "return": self.return_stats}.items():
+            state[name] = [np.asarray(number).tolist() for number in (stats.mean, stats.var, stats.count)]
+        return state
 
     def load_state_dict(self, state):
         """Restores the statistics of `state_dict`."""
-        for stats, (mean, var, count) in zip((self.obs_stats, self.return_stats), state.values(), strict=True):
-            stats.mean, stats.var, stats.count = np.array(mean), np.array(var), count
+        for name, stats in {"obs": self.obs_stats, "return": self.return_stats}.items():
+            mean, var, count = state[name]
+            stats.mean = np.array(mean)
+            stats.var = np.array(var)
+            stats.count = count
+
+
+class Episodes(gym.Wrapper):
+    """Flattens observations, and puts the return and length of an episode into the info of its last step.
+
+    Other infos are dropped: a vector of environments cannot join those that change their shape or type."""
+
+    def __init__(self, env):
+        super().__init__(env)
+        self.observation_space = gym.spaces.flatten_space(env.observation_space)
+
+    def flatten(self, obs):
+        """An observation as a new array with one axis, which the environment does not change later."""
+        return gym.spaces.flatten(self.env.observation_space, obs)
+
+    def reset(self, *, seed=None, options=None):
+        obs, _ = self.env.reset(seed=seed, options=options)
+        self.episode_return = 0.0
+        self.episode_length = 0
+        return self.flatten(obs), {}
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        reward = np.asarray(reward, dtype=np.float64).item()  # sums of smaller types are inexact
+        self.episode_return += reward
+        self.episode_length += 1
+        kept = {}
+        if terminated or truncated:
+            kept["episode"] = {"r": self.episode_return, "l": self.episode_length}
+            if "is_success" in info:  # for enjoy.py
+                kept["is_success"] = bool(info["is_success"])
+        return self.flatten(obs), reward, terminated, truncated, kept
+
+
+class RGBFrames(gym.Wrapper):
+    """Renders frames as uint8 [H, W, 3], as videos need them: gray is repeated, alpha dropped, [0, 1] scaled."""
+
+    def render(self):
+        frame = self.env.render()
+        if isinstance(frame, list):
+            frame = frame[-1]
+        frame = np.asarray(frame)
+        if frame.dtype.kind == "f" and frame.max() <= 1:
+            frame = frame * 255
+        if frame.ndim == 2:
+            frame = frame[..., np.newaxis]
+        channels = (0, 1, 2) if frame.shape[-1] >= 3 else (0, 0, 0)
+        return frame[..., channels].clip(0, 255).astype(np.uint8)
+
+
+def has_images(space):
+    """Whether a space is, or contains, a Box of two or more axes with values up to 255."""
+    if isinstance(space, gym.spaces.Dict):
+        return any(has_images(part) for part in space.values())
+    if isinstance(space, gym.spaces.Tuple):
+        return any(has_images(part) for part in space)
+    return isinstance(space, gym.spaces.Box) and len(space.shape) >= 2 and bool((space.high == 255).any())
+
+
+def can_be_flattened(space):
+    """Whether a space has a fixed number of values; one that a user wrote may not say."""
+    try:
+        return space.is_np_flattenable
+    except NotImplementedError:
+        return False
+
+
+def warn_of_statistics(env):
+    """Prints a line if a wrapper has running statistics, which no checkpoint of this script would hold."""
+    while isinstance(env, gym.Wrapper):
+        if isinstance(env, gym.wrappers.NormalizeObservation | gym.wrappers.NormalizeReward):
+            hint = "a resume and enjoy.py start it anew; remove it, as this script normalizes"  # [check]
+            print(f"warning: {type(env).__name__} in {env.spec.id} keeps statistics that no checkpoint holds: {hint}")
+        env = env.env
+
+
+def hint_at_bounds(space):
+    """[check] Prints a line if the bounds of the actions are far from the first policy's actions, which are near 0."""
+    finite = np.isfinite(space.low) & np.isfinite(space.high)
+    low = space.low[finite]
+    high = space.high[finite]
+    if (np.abs([low, high]) > 10).any() or (high - low < 0.1).any() or (low > 0).any() or (high < 0).any():
+        hint = "rescale them to [-1, 1], or try recipes/with/squashed-gaussian.diff; see docs/environment.md"
+        print(
+            f"hint: actions begin as a normal distribution of mean 0 and standard deviation 1, far from {space}: {hint}"
+        )
 
 
 def make_env(args, index, folder):
     """Environment `index`, with flat observations; info["episode"] has the return and length of a finished episode."""
+    ignore_signals_in_workers()
+    if "NoFrameskip" in args.env_id or args.env_id.startswith("ALE/"):
+        sys.exit(f"error: {args.env_id}: Atari games are for ppo_atari.py")
     if args.capture_video and sys.platform == "linux" and not os.environ.get("DISPLAY"):
         os.environ.setdefault("MUJOCO_GL", "egl")  # [library] lets MuJoCo render without a display
-    video = {"render_mode": "rgb_array"} if args.capture_video and index == 0 else {}
-    env = gym.make(args.env_id, **video)  # for Atari, see ppo_atari.py; others may need an extra of docs/install.md
-    actions, observations = env.action_space, env.observation_space
+    record = args.capture_video and index == 0
+    env = gym.make(args.env_id, render_mode="rgb_array" if record else None)
+    if index == 0:
+        warn_of_statistics(env)
+    actions = env.action_space
+    observations = env.observation_space
     # [check] actions are a Box of floats with one axis
     if not isinstance(actions, gym.spaces.Box) or actions.dtype.kind != "f" or len(actions.shape) != 1:
         hint = "a Box of floats with one axis; ppo.py takes Discrete, ppo_multidiscrete.py MultiDiscrete"
         sys.exit(f"error: {args.env_id} has the actions {actions}, and this script takes {hint}")
-    if not observations.is_np_flattenable or len(observations.shape or ()) == 3:
+    if index == 0:
+        hint_at_bounds(actions)  # [check]
+    if has_images(observations) or not can_be_flattened(observations):
         sys.exit(f"error: {args.env_id} has the observations {observations}; docs/environment.md lists what works")
-    if video:
-        env = gym.wrappers.RecordVideo(env, folder / time.strftime("videos-%Y%m%d-%H%M%S"))
-    env = gym.wrappers.RecordEpisodeStatistics(env)
-    return gym.wrappers.FlattenObservation(env)
+    if record:
+        env = RGBFrames(env)
+        if folder is not None:
+            videos = folder / time.strftime("videos-%Y%m%d-%H%M%S")
+            env = gym.wrappers.RecordVideo(env, videos, video_length=1000)
+    return Episodes(env)
 
 
-def make_envs(args, folder):
-    """[core 1] N environments stepped as one, each reset in the step that ends its episode (common/cmd_util.py)."""
-    vector = gym.vector.AsyncVectorEnv if args.async_envs else gym.vector.SyncVectorEnv
+def make_envs(args, folder=None):
+    """[core 1] N environments stepped as one, each reset in the step that ends its episode (common/cmd_util.py).
+
+    folder: where --capture-video puts its videos; None records nothing."""
     makers = [partial(make_env, args, index, folder) for index in range(args.num_envs)]
-    # [continuous 6] [continuous 8] normalization
-    return Normalize(vector(makers, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP), args.gamma)
+    if args.async_envs:  # workers that are no daemons may start processes of their own
+        envs = gym.vector.AsyncVectorEnv(makers, daemon=False, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)
+    else:
+        envs = gym.vector.SyncVectorEnv(makers, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)
+    return Normalize(envs, args.gamma)  # [continuous 6] [continuous 8] normalization
 
 
 class Normal:
     """[continuous 1] Normal distributions of actions, from means [B, A] and log standard deviations [1, A]."""
 
     def __init__(self, mean, logstd):
-        self.mean, self.logstd, self.std = mean, logstd, logstd.exp()
+        self.mean = mean
+        self.logstd = logstd
+        self.std = logstd.exp()
 
-    def sample(self):
+    def sample(self, generator=None):
         """Actions, float32 [B, A], not clipped."""
-        return self.mean + self.std * torch.randn_like(self.mean)
+        return self.mean + self.std * torch.empty_like(self.mean).normal_(generator=generator)
+
+    def mode(self):
+        """The most likely actions, float32 [B, A]."""
+        return self.mean
 
     def log_prob(self, actions):
         """[continuous 3] Log probabilities, float32 [B], of actions float32 [B, A] with independent components."""
@@ -196,36 +319,46 @@ class Agent(nn.Module):
 
     def __init__(self, envs):
         super().__init__()
+        (inputs,) = envs.single_observation_space.shape
         # [continuous 1] one mean for each action component; [continuous 4] separate networks
-        (inputs,), (actions,) = envs.single_observation_space.shape, envs.single_action_space.shape
-        self.policy_trunk, self.value_trunk = mlp(inputs), mlp(inputs)
+        (actions,) = envs.single_action_space.shape
+        self.policy_trunk = mlp(inputs)
+        self.value_trunk = mlp(inputs)
         self.policy = layer_init(nn.Linear(64, actions), std=0.01)
         self.value = layer_init(nn.Linear(64, 1), std=1.0)
         self.logstd = nn.Parameter(torch.zeros(1, actions))  # [continuous 2] the same in all states
 
+    def get_policy(self, obs):
+        """The distribution of the actions for observations [B, D]."""
+        return Normal(self.policy(self.policy_trunk(obs.float())), self.logstd)
+
     def forward(self, obs):
         """The policy and the values, float32 [B], of observations [B, D]."""
-        policy_features, value_features = self.policy_trunk(obs.float()), self.value_trunk(obs.float())
-        return Normal(self.policy(policy_features), self.logstd), self.value(value_features).squeeze(-1)
+        values = self.value(self.value_trunk(obs.float())).squeeze(-1)
+        return self.get_policy(obs), values
 
 
 def gae(rewards, values, dones, next_value, next_done, gamma, gae_lambda):
     """[core 5] Generalized advantage estimation in numpy: the advantages, float32 [M, N] (ppo2/runner.py).
 
     rewards, values: float32 [M, N]; dones: bool [M, N], true where obs[t] begins an episode; next_*: [N]."""
-    nonterminal = 1.0 - np.array([*dones[1:], next_done])  # 0 where the next observation begins an episode
-    deltas = rewards + gamma * np.array([*values[1:], next_value]) * nonterminal - values
-    advantages, advantage = np.zeros_like(values), 0.0
+    next_values = np.append(values[1:], [next_value], axis=0)
+    next_dones = np.append(dones[1:], [next_done], axis=0)
+    nonterminal = 1.0 - next_dones  # 0 where the next observation begins an episode
+    deltas = rewards + gamma * next_values * nonterminal - values
+    advantages = np.zeros_like(values)
+    advantage = 0.0
     for t in reversed(range(len(deltas))):
-        advantages[t] = advantage = deltas[t] + gamma * gae_lambda * nonterminal[t] * advantage
+        advantage = deltas[t] + gamma * gae_lambda * nonterminal[t] * advantage
+        advantages[t] = advantage
     return advantages
 
 
-def ppo_loss(agent, minibatch, clip_coef, args):
+def ppo_loss(agent, minibatch, args):
     """The loss of a minibatch, and a dict of scalars to log (ppo2/model.py).
 
     minibatch: obs and actions, [B, ...]; logprobs and values at the time of the rollout, and returns, float32 [B]."""
-    policy, values = agent(minibatch["obs"])
+    policy, values, *_ = agent(minibatch["obs"])
     logratio = policy.log_prob(minibatch["actions"]) - minibatch["logprobs"]
     ratio = logratio.exp()
 
@@ -235,65 +368,113 @@ def ppo_loss(agent, minibatch, clip_coef, args):
     assert ratio.shape == advantages.shape == values.shape  # each [B]: other shapes would broadcast
 
     # [core 8] clipped surrogate objective
-    policy_loss = torch.max(-advantages * ratio, -advantages * ratio.clamp(1 - clip_coef, 1 + clip_coef)).mean()
+    surrogate = advantages * ratio
+    clipped_surrogate = advantages * ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
+    policy_loss = torch.max(-surrogate, -clipped_surrogate).mean()
 
     # [core 9] value function loss clipping
-    clipped_values = minibatch["values"] + (values - minibatch["values"]).clamp(-clip_coef, clip_coef)
-    squared_error, clipped_error = (values - minibatch["returns"]) ** 2, (clipped_values - minibatch["returns"]) ** 2
-    value_loss = 0.5 * torch.max(squared_error, clipped_error).mean()
+    change = (values - minibatch["values"]).clamp(-args.clip_coef, args.clip_coef)
+    clipped_values = minibatch["values"] + change
+    error = (values - minibatch["returns"]) ** 2
+    clipped_error = (clipped_values - minibatch["returns"]) ** 2
+    value_loss = 0.5 * torch.max(error, clipped_error).mean()
 
     # [core 10] overall loss and entropy bonus
     entropy = policy.entropy().mean()
     loss = policy_loss - args.ent_coef * entropy + args.vf_coef * value_loss
 
     # [core 12] debug variables; ppo2's "approxkl" is half the mean square of the log ratio
-    stats = dict(policy_loss=policy_loss, value_loss=value_loss, entropy=entropy)
     with torch.no_grad():
-        stats |= dict(old_approx_kl=-logratio.mean(), approx_kl=(ratio - 1 - logratio).mean())
-        stats |= dict(approx_kl_ppo2=(logratio**2).mean() / 2, clipfrac=((ratio - 1).abs() > clip_coef).float().mean())
+        stats = dict(
+            policy_loss=policy_loss,
+            value_loss=value_loss,
+            entropy=entropy,
+            old_approx_kl=-logratio.mean(),
+            approx_kl=(ratio - 1 - logratio).mean(),
+            approx_kl_ppo2=(logratio**2).mean() / 2,
+            clipfrac=((ratio - 1).abs() > args.clip_coef).float().mean(),
+        )
     return loss, {name: scalar.detach() for name, scalar in stats.items()}
 
 
-def clipped_gradient(agent, minibatch, clip_coef, args):
-    """Computes the gradient of the loss and clips it; returns the scalars to log."""
-    loss, stats = ppo_loss(agent, minibatch, clip_coef, args)
-    loss.backward()
+class Adam:
+    """[core 3] The state of Adam: running means of the gradients and of their squares, by the parameters' names."""
+
+    def __init__(self, agent):
+        self.parameters = {name: p for name, p in agent.named_parameters() if p.requires_grad}
+        self.means = {name: torch.zeros_like(p) for name, p in self.parameters.items()}
+        self.squares = {name: torch.zeros_like(p) for name, p in self.parameters.items()}
+        self.steps = torch.zeros((), dtype=torch.float64)
+
+    def state_dict(self):
+        """The state as a dict of tensors."""
+        means = {f"mean of {name}": mean for name, mean in self.means.items()}
+        squares = {f"square of {name}": square for name, square in self.squares.items()}
+        return {"steps": self.steps} | means | squares
+
+    def load_state_dict(self, state):
+        """Restores the state of `state_dict`."""
+        for name, tensor in self.state_dict().items():
+            tensor.copy_(state[name])
+
+
+@torch.no_grad()
+def adam_step(optimizer, gradients, learning_rate):
+    """[core 3] Takes a step of Adam as TensorFlow does: epsilon is 1e-5, and is added before the bias correction."""
+    optimizer.steps += 1
+    bias_correction = torch.sqrt(1 - 0.999**optimizer.steps) / (1 - 0.9**optimizer.steps)
+    for (name, parameter), gradient in zip(optimizer.parameters.items(), gradients, strict=True):
+        mean = optimizer.means[name]
+        square = optimizer.squares[name]
+        mean.lerp_(gradient, 1 - 0.9)
+        square.lerp_(gradient.square(), 1 - 0.999)
+        parameter -= learning_rate * bias_correction * mean / (square.sqrt() + 1e-5)
+
+
+def gradient_step(agent, optimizer, minibatch, args):
+    """Takes a step on the loss of a minibatch, and returns the scalars to log."""
+    loss, stats = ppo_loss(agent, minibatch, args)
+    parameters = list(optimizer.parameters.values())
+    gradients = torch.autograd.grad(loss, parameters, materialize_grads=True)  # zeros for what the loss does not use
 
     # [core 11] global gradient clipping
-    stats["grad_norm"] = nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm)
+    stats["grad_norm"] = nn.utils.get_total_norm(gradients)
+    scale = (args.max_grad_norm / (stats["grad_norm"] + 1e-6)).clamp(max=1.0)
+    adam_step(optimizer, [gradient * scale for gradient in gradients], args.learning_rate)
     return stats
 
 
-def adam_step(optimizer):
-    """[core 3] Takes a step of Adam with TensorFlow's epsilon: 1e-5, added before the bias correction, not after it."""
-    for group in optimizer.param_groups:
-        group["steps"] = group.get("steps", 0) + 1
-        group["eps"] = 1e-5 / math.sqrt(1 - 0.999 ** group["steps"])  # torch divides by this root, then adds eps
-    optimizer.step()
-    optimizer.zero_grad()
+def floats_as_tensors(args):
+    """The options with float64 tensors for floats, as torch.compile compiles anew for each value of a Python float."""
+    floats = {name: value for name, value in vars(args).items() if isinstance(value, float)}
+    tensors = {name: torch.tensor(value, dtype=torch.float64) for name, value in floats.items()}
+    return dataclasses.replace(args, **tensors)
 
 
 def train(args, run):
     """Trains an agent and returns it; `run` holds the run's folder, log, progress bar and checkpoints."""
-    assert 0 <= args.gamma <= 1 and 0 <= args.gae_lambda <= 1 and min(args.clip_coef, args.max_grad_norm) >= 0
+    if not (0 <= args.gamma <= 1 and 0 <= args.gae_lambda <= 1 and args.clip_coef >= 0 and args.max_grad_norm >= 0):
+        sys.exit("error: --gamma and --gae-lambda must be in [0, 1], --clip-coef and --max-grad-norm at least 0")
     if run.batch_size % args.num_minibatches or run.batch_size == args.num_minibatches:
         sys.exit(f"error: --num-minibatches must cut a rollout's {run.batch_size} steps into equal parts of 2 or more")
-    if run.updates_done >= run.num_updates:
-        sys.exit(f"error: no rollout of {run.batch_size} steps fits from step {run.global_step} to --total-timesteps")
-    torch.manual_seed(args.seed + run.global_step)
-    torch.set_num_threads(args.threads)
     torch.backends.cudnn.deterministic = True
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = args.tf32
+    torch.backends.cudnn.allow_tf32 = args.tf32
+    torch.backends.cuda.matmul.allow_tf32 = args.tf32
     device = torch.device("cuda" if args.cuda and torch.cuda.is_available() else "cpu")
+    torch.set_num_threads(1)  # a process that is forked while torch has more threads may hang
     envs = make_envs(args, run.folder)
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(args.seed + run.global_step)
     agent = Agent(envs).to(device)
-    optimizer = torch.optim.Adam(agent.parameters(), args.learning_rate, fused=True)
-    gradient = clipped_gradient
+    optimizer = Adam(agent)
+    take_step = gradient_step
     if args.compile:
-        torch._dynamo.config.trace_autograd_ops = True  # compiles loss.backward() as well
-        gradient = torch.compile(clipped_gradient)
+        torch._dynamo.config.trace_autograd_ops = True  # compiles torch.autograd.grad as well
+        take_step = torch.compile(gradient_step)
     # Pass here what a resume must restore: objects with load_state_dict() and state_dict(), whose keys must not change.
     run.start(device, agent=agent, optimizer=optimizer, envs=envs)  # [continuous 6] [continuous 8] their statistics
+    # Noise and permutations come from a generator of the run's own, as an environment may seed torch's.
+    generator = torch.Generator(device).manual_seed(torch.randint(2**62, ()).item())
     next_obs, _ = envs.reset(seed=args.seed + run.global_step)  # a resume starts new episodes
     next_done = np.zeros(args.num_envs, dtype=bool)
 
@@ -302,175 +483,418 @@ def train(args, run):
         remaining = 1.0 - (update - 1.0) / run.num_updates
         learning_rate = args.learning_rate * (remaining if args.anneal_lr else 1.0)
         clip_coef = args.clip_coef * (remaining if args.anneal_clip else 1.0)
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate
+        annealed_args = dataclasses.replace(args, learning_rate=learning_rate, clip_coef=clip_coef)
+        if args.compile:
+            annealed_args = floats_as_tensors(annealed_args)
 
-        rollout, rewards, dones = [], [], []
+        # The rollout: the policy acts for M steps.
+        steps = []
+        rewards = np.zeros((args.num_steps, args.num_envs), dtype=np.float32)
+        dones = np.zeros((args.num_steps, args.num_envs), dtype=bool)
         with torch.no_grad():
-            for _ in range(args.num_steps):
+            for t in range(args.num_steps):
                 obs = torch.from_numpy(next_obs).to(device)
-                policy, value = agent(obs)
-                action = policy.sample()
-                step = dict(obs=obs, actions=action, logprobs=policy.log_prob(action), values=value)
-                rollout.append(step)
-                dones.append(next_done)
-                next_obs, reward, terminated, truncated, infos = envs.step(action.cpu().numpy())
+                action = agent.get_policy(obs).sample(generator)
+                step = dict(obs=obs, actions=action)
+                steps.append(step)
+                dones[t] = next_done
+                # a copy of the actions, as an environment may change them in place
+                next_obs, reward, terminated, truncated, infos = envs.step(action.cpu().numpy().copy())
                 next_done = terminated | truncated
-                if args.bootstrap_truncated and (cut := truncated & ~terminated).any():
-                    final_obs = torch.from_numpy(np.stack(infos["final_obs"][cut])).to(device)
-                    reward[cut] += args.gamma * agent(final_obs)[1].cpu().numpy()
-                rewards.append(reward.astype(np.float32))
+                rewards[t] = reward
+                if args.bootstrap_truncated:
+                    cut = truncated & ~terminated
+                    if cut.any():
+                        final_obs = torch.from_numpy(np.stack(infos["final_obs"][cut])).to(device)
+                        _, final_value, *_ = agent(final_obs)
+                        rewards[t, cut] += args.gamma * final_value.cpu().numpy()
                 run.log_step(infos)
-            next_value = agent(torch.from_numpy(next_obs).to(device))[1].cpu().numpy()
 
-        batch = {name: torch.stack([step[name] for step in rollout]) for name in rollout[0]}  # each [M, N, ...]
-        values, rewards = batch["values"], np.stack(rewards)
-        advantages = gae(rewards, values.cpu().numpy(), dones, next_value, next_done, args.gamma, args.gae_lambda)
-        batch["returns"] = returns = torch.from_numpy(advantages).to(device) + values
-        batch = {name: column.flatten(0, 1) for name, column in batch.items()}  # each [M * N, ...]
+            # Values and log probabilities of the whole rollout in one pass: no step needed them.
+            batch = {name: torch.cat([step[name] for step in steps]) for name in steps[0]}  # each [M * N, ...]
+            policy, values, *_ = agent(batch["obs"])
+            batch["logprobs"] = policy.log_prob(batch["actions"])
+            batch["values"] = values
+            _, next_value, *_ = agent(torch.from_numpy(next_obs).to(device))
 
+        # The update: epochs of gradient steps on minibatches of the rollout.
+        advantages = gae(
+            rewards,
+            values.view(rewards.shape).cpu().numpy(),
+            dones,
+            next_value.cpu().numpy(),
+            next_done,
+            args.gamma,
+            args.gae_lambda,
+        )
+        returns = torch.from_numpy(advantages).to(device).flatten() + values
+        batch["returns"] = returns
         stats = []
         for _ in range(args.update_epochs):
-            for rows in torch.randperm(run.batch_size, device=device).chunk(args.num_minibatches):  # [core 6]
+            # [core 6] minibatches of a new permutation in each epoch
+            permutation = torch.randperm(run.batch_size, generator=generator, device=device)
+            for rows in permutation.chunk(args.num_minibatches):
                 minibatch = {name: column.index_select(0, rows) for name, column in batch.items()}
-                stats.append(gradient(agent, minibatch, clip_coef, args))
-                adam_step(optimizer)
+                stats.append(take_step(agent, optimizer, minibatch, annealed_args))
             if args.target_kl is not None and stats[-1]["approx_kl"] > args.target_kl:  # [aux 3]
                 break
 
         # [core 12] means of the debug variables over the minibatches
         scalars = {f"losses/{name}": torch.stack([each[name] for each in stats]).mean() for name in stats[0]}
         scalars["losses/explained_variance"] = 1 - (returns - values).var() / returns.var()
-        run.log_update(scalars | {"charts/learning_rate": learning_rate})
-        if run.stopping or update == run.num_updates or (args.save_every and update % args.save_every == 0):
-            run.save()
-            if run.stopping:
-                break
+        scalars["charts/learning_rate"] = learning_rate
+        run.log_update(scalars)
     envs.close()
     return agent
 
 
 # That was PPO. The rest is the same in every script and serves the run: options, folder, log, progress, checkpoints.
 
+# The signals after which a run saves a checkpoint and ends. Slurm can send the last two before a job's time is up.
+SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
+# What a resume does not take from the checkpoint: options of the machine, and of the folder's place and name.
+NOT_RESUMED = {"cuda", "threads", "actor_device", "track", "runs_folder", "exp_name"}
+# What a folder's name does not repeat among the options that differ from their defaults.
+NOT_IN_NAME = NOT_RESUMED | {"env_id", "seed", "resume", "total_timesteps", "save_every", "capture_video", "compile"}
+# Integers that may be 0; all others must be at least 1.
+MAY_BE_ZERO = {"seed", "save_every", "num_levels", "start_level"}
+
+
+def check_options(args):
+    """Ends the program if an integer among the options is too small."""
+    for name, value in vars(args).items():
+        smallest = 0 if name in MAY_BE_ZERO else 1
+        if type(value) is int and value < smallest:
+            sys.exit(f"error: --{name.replace('_', '-')} {value}: the smallest possible value is {smallest}")
+
+
+def check_single_process():
+    """Ends the program if a launcher started it several times, as each process would make the same run."""
+    for name in ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):
+        if int(os.environ.get(name, "1")) > 1:
+            hint = "several processes need torchrun and a script made for it: ppo_atari_multigpu.py (docs/scale.md)"
+            sys.exit(f"error: {name}={os.environ[name]}: {hint}")
+
+
+def checkpoint_files(folder):
+    """The checkpoints in a run's folder, oldest first."""
+    return sorted(folder.glob(f"checkpoint_{'[0-9]' * 12}.pt"))
+
+
+def is_intact(data):
+    """Whether the bytes of a checkpoint, which is a zip archive, agree with their checksums."""
+    try:
+        return zipfile.ZipFile(io.BytesIO(data)).testzip() is None
+    except MemoryError:
+        raise
+    except Exception:  # damaged bytes raise errors of many kinds
+        return False
+
+
 def load_checkpoint(path):
-    """The newest intact checkpoint of the run in a folder, or the checkpoint in a file; runs no code from it."""
-    for file in sorted(path.glob(f"checkpoint_{'[0-9]' * 12}.pt"), reverse=True) or [path] * path.is_file():
+    """The state in a checkpoint, or in the newest intact one of a run's folder. Runs no code from it."""
+    files = [path] if path.is_file() else reversed(checkpoint_files(path))
+    for file in files:
         data = file.read_bytes()  # an OSError ends the run: it does not mean that the file is damaged
-        with contextlib.suppress(Exception):  # damaged bytes raise errors of many kinds
-            if zipfile.ZipFile(io.BytesIO(data)).testzip() is None:  # torch.load does not verify the checksums
-                return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-        print(f"{file} is damaged, or not a checkpoint of plain values")
+        if is_intact(data):  # torch.load does not verify the checksums
+            state = read_state(data, file)
+            if state is not None:
+                return state
+        print(f"{file} is damaged")
         if file != path:
             file.rename(file.with_suffix(".damaged"))
     sys.exit(f"error: --resume {path}: there is no intact checkpoint")
 
 
+def read_state(data, file):
+    """The state in the bytes of a checkpoint; None if torch finds its format damaged."""
+    try:
+        state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    except RuntimeError as error:
+        if "PytorchStreamReader" in str(error):
+            return None
+        raise
+    except pickle.UnpicklingError:
+        sys.exit(f"error: --resume {file}: this is not a checkpoint of plain values")
+    keys = {"script", "args", "global_step", "returns", "parts"}
+    if not isinstance(state, dict) or not keys <= state.keys():
+        sys.exit(f"error: --resume {file}: this is not a checkpoint of these scripts")
+    return state
+
+
+def resumed_args(args, state):
+    """The options of a resume: those of the command line, and for the others the checkpoint's."""
+    names = (vars(args).keys() & state["args"].keys()) - NOT_RESUMED
+    saved = {name: state["args"][name] for name in names}
+    default = dataclasses.replace(args, **saved | {"env_id": ""})
+    args = tyro.cli(Args, description=__doc__, default=default)
+    if args.env_id == "":  # the command line names no environment
+        if ":" in saved["env_id"]:  # gymnasium would import the module
+            sys.exit(f"error: --resume {args.resume}: add --env-id {saved['env_id']} if you trust this module")
+        args = dataclasses.replace(args, env_id=saved["env_id"])
+    return args
+
+
+def new_folder(args):
+    """The path of a new run's folder: environment, experiment, seed, changed options, and time."""
+    defaults = {field.name: field.default for field in dataclasses.fields(args)}
+    options = {name: value for name, value in vars(args).items() if name not in NOT_IN_NAME}
+    changed = ",".join(f"{name}={value}" for name, value in options.items() if value != defaults[name])
+    words = [args.env_id, args.exp_name, str(args.seed), changed[:100], time.strftime("%Y%m%d-%H%M%S")]
+    name = re.sub(r"[^\w.+=,-]", "-", "__".join(word for word in words if word))
+    if Path(args.runs_folder, name).exists():
+        name += f"-{time.time_ns() % 10**9:09}"
+    return Path(args.runs_folder, name)
+
+
+def state_keys(states):
+    """[(part, key), ...] of the states of a run's parts, in order."""
+    return [(part, key) for part, state in states.items() for key in state]
+
+
+def plain(value, name):
+    """A part's state with Python's numbers for numpy's; ends the program if it holds what a checkpoint cannot."""
+    if isinstance(value, dict):
+        return {key: plain(each, f"{name}, {key}") for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(plain(each, name) for each in value)
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        sys.exit(f"error: part {name}: a checkpoint holds no numpy arrays; its state_dict() may return .tolist()")
+    return value
+
+
 class Run:
     """A run of the script: its folder, log, progress bar and checkpoints."""
-    def __init__(self, args, signals=()):
-        """Begins or continues a run; a resume's options default to the checkpoint's, except those listed below."""
-        state, self.folder = {"global_step": 0, "returns": [], "parts": None}, Path(args.resume or "")
-        self.resumed = args.resume is not None and self.folder.is_dir()
-        self.lock = FileLock(self.folder / "lock").acquire(timeout=0) if self.resumed else None  # one run at a time
+
+    def __init__(self, args):
+        """Continues the run in the folder args.resume, or prepares a new one; from a checkpoint if args.resume is one.
+
+        A new run has no folder before start(), so that wrong options leave none behind."""
+        self.script = Path(__file__).resolve()
+        self.lock = None
+        self.resumed = args.resume is not None and Path(args.resume).is_dir()
+        if self.resumed:
+            self.folder = Path(args.resume)
+            self.lock_folder()
+        state = {"global_step": 0, "returns": [], "parts": None}
         if args.resume is not None:
-            state = load_checkpoint(self.folder)
-            if ":" in (env_id := state["args"]["env_id"]) and env_id != args.env_id:  # gymnasium imports the module
-                sys.exit(f"error: --resume {args.resume}: add --env-id {env_id} if you trust this module")
-            kept = vars(args).keys() - {"cuda", "threads", "actor_device", "track", "runs_folder", "exp_name"}
-            default = dataclasses.replace(args, **{name: state["args"][name] for name in kept & state["args"].keys()})
-            args = tyro.cli(Args, description=__doc__, default=default)
-            if self.resumed and (Path(__file__).name, args.env_id) != (state["script"], env_id):
-                sys.exit(f"error: --resume {args.resume}: this is a run of {state['script']} on {env_id}")
-        if not self.resumed:
-            name = f"{args.env_id}__{args.exp_name}__{args.seed}__{time.strftime('%F-%T')}-{time.time_ns() % 10**9:09}"
-            self.folder = Path(args.runs_folder, name.replace("/", "-").replace(":", "-"))
-        self.args, self.signals, self.stopping, self.batch_size = args, signals, 0, args.num_envs * args.num_steps
-        self.global_step, self.returns, self.saved = state["global_step"], state["returns"], state["parts"]
-        self.updates_done = self.global_step // self.batch_size  # rounds down if the batch size was changed
+            state = load_checkpoint(Path(args.resume))
+            args = resumed_args(args, state)
+        check_options(args)
+        if self.resumed:
+            begun = (state["script"], state["args"]["env_id"])
+            if (self.script.name, args.env_id) != begun:
+                sys.exit(f"error: --resume {args.resume}: this is a run of {begun[0]} on {begun[1]}")
+        else:
+            self.folder = new_folder(args)
+
+        self.args = args
+        self.saved = state["parts"]
+        self.returns = state["returns"] if self.resumed else []  # of the last 100 episodes
+        self.global_step = state["global_step"]
+        # Updates are counted, and schedules begin, where the run began: a run from a file begins at the file's step.
+        self.first_step = state.get("first_step", 0) if self.resumed else self.global_step
+        self.batch_size = args.num_envs * args.num_steps
+        self.updates_done = (
+            self.global_step - self.first_step
+        ) // self.batch_size  # rounds down for another batch size
         self.num_updates = self.updates_done + (args.total_timesteps - self.global_step) // self.batch_size
+        if self.num_updates <= self.updates_done:
+            text = f"no rollout of {self.batch_size} steps fits from step {self.global_step} to --total-timesteps"
+            end = self.global_step + self.batch_size
+            sys.exit(f"error: {text} {args.total_timesteps}; {end} or more are needed")
+        self.started = False
+        self.stopping = False
+        self.exit_status = 0
+        self.episodes_logged = 0
+
+    def lock_folder(self):
+        """Keeps other processes from writing to this run; creates the folder of a new one."""
+        try:
+            self.lock = filelock.FileLock(self.folder / "lock").acquire(timeout=0)
+        except filelock.Timeout:
+            sys.exit(f"error: {self.folder / 'lock'} is held by another process, which writes to this run")
 
     def start(self, device, **parts):
-        """Opens the log and restores the parts, which have load_state_dict() and a state_dict() that returns a dict."""
-        self.lock = self.lock or FileLock(self.folder / "lock").acquire(timeout=0)  # creates the folder of a new run
+        """Opens the log, restores the parts, and says so.
+
+        A part has load_state_dict(), and a state_dict() that returns a dict."""
+        if self.lock is None:
+            self.lock_folder()
         if self.args.track:
             import wandb  # pip install ".[track]"
-            wandb.init(id=self.folder.resolve().name, resume="allow", sync_tensorboard=True, config=vars(self.args))
-        self.parts, self.writer = parts, SummaryWriter(self.folder, purge_step=self.global_step + 1)
+
+            run_id = re.sub(r"[^\w-]", "-", self.folder.resolve().name)[-128:]
+            wandb.init(id=run_id, resume="allow", sync_tensorboard=True, config=vars(self.args))
+        self.parts = parts
+        self.writer = SummaryWriter(self.folder, purge_step=self.global_step + 1)
         atexit.register(self.writer.close)
-        self.saved = self.saved or self.save()["parts"]  # a part that cannot be saved and loaded fails here
-        saved_keys = [(name, key) for name, state in self.saved.items() for key in state.keys()]
-        if saved_keys != (keys := [(name, key) for name, part in parts.items() for key in part.state_dict().keys()]):
-            sys.exit(f"error: the checkpoint does not fit: {sorted({*saved_keys} ^ {*keys}) or 'the order differs'}")
-        for name, part in parts.items():
-            part.load_state_dict(self.saved[name])
-        self.resumed or self.save()  # also gives a run that starts from another's checkpoint its own
-        script, suffix = Path(__file__).resolve(), f"_{self.global_step:012}" if self.resumed else ""
-        shutil.copyfile(script, self.folder / f"{script.stem}{suffix}.py")
-        commit = subprocess.getoutput(f'git -C "{script.parent}" describe --always --dirty --abbrev=40 2>{os.devnull}')
-        about = {"script": script.name, "command": sys.argv, "args": vars(self.args), "device": str(device)}
-        about |= {"commit": commit, "versions": {p.name: p.version for p in importlib.metadata.distributions()}}
-        (self.folder / f"run{suffix}.json").write_text(json.dumps(about, indent=2))
+        self.restore()
+        self.write_about(device)
+        self.started = True
         print(f"{self.folder}: training on {device}; Ctrl-C stops, --resume {self.folder} continues", flush=True)
-        for number in self.signals:
-            signal.signal(number, self.stop)
+
+    def restore(self):
+        """Loads the saved states into the parts.
+
+        A new run saves its parts first, so that one that cannot be saved and loaded fails here."""
+        if self.saved is None:
+            self.saved = self.save()["parts"]
+        states = {name: part.state_dict() for name, part in self.parts.items()}
+        if not self.resumed:
+            for name in states.keys() - self.saved.keys():  # the files of agents/ have no optimizer
+                print(f"{self.args.resume} has no {name}: it starts anew")
+            self.saved = {name: self.saved.get(name, state) for name, state in states.items()} | self.saved
+        if state_keys(self.saved) != state_keys(states):
+            differing = sorted(set(state_keys(self.saved)) ^ set(state_keys(states)))
+            if ("optimizer", "param_groups") in differing:
+                sys.exit("error: the checkpoint is that of an older script, with torch's Adam; train with that script")
+            sys.exit(f"error: the checkpoint does not fit: {differing or 'the order differs'}")
+        for name, part in self.parts.items():
+            try:
+                part.load_state_dict(self.saved[name])
+            except RuntimeError as error:  # such as another shape; torch's message has several lines
+                sys.exit(f"error: the checkpoint does not fit: {name}: {' '.join(str(error).split())}")
+        if not self.resumed:
+            self.save()  # a run that starts from another's checkpoint has one of its own, too
+
+    def write_about(self, device):
+        """Copies the script, and writes run.json; a resume gives both its step."""
+        suffix = f"_{self.global_step:012}" if self.resumed else ""
+        about = {
+            "script": self.script.name,
+            "command": sys.argv,
+            "args": vars(self.args),
+            "defaults": {field.name: field.default for field in dataclasses.fields(self.args)},
+            "device": str(device),
+            "commit": git_commit(self.script.parent),
+            "versions": {package.name: package.version for package in importlib.metadata.distributions()},
+        }
+        shutil.copyfile(self.script, self.folder / f"{self.script.stem}{suffix}.py")
+        (self.folder / f"run{suffix}.json").write_text(json.dumps(about, indent=2))
 
     def stop(self, number, frame):
-        """Ends the run after the update; the same signal again ends it at once."""
-        self.stopping = number
+        """Ends the run: at once before its start, after the update later. The same signal again ends it at once."""
+        self.exit_status = 128 + number
         signal.signal(number, signal.SIG_DFL)
+        if not self.started:
+            sys.exit(self.exit_status)
+        if not self.stopping:
+            self.stopping = True
+            # os.write, as the signal may have interrupted a print(), which cannot be called twice at a time
+            with contextlib.suppress(OSError):
+                os.write(2, b"\nstopping after this update; the same signal again ends the run at once\n")
 
     def updates(self):
-        """Yields the numbers of the updates, 1 to num_updates in a new run, and shows the progress."""
-        kwargs = {"total": self.args.total_timesteps, "initial": self.global_step, "unit": " steps", "unit_scale": True}
-        with tqdm(**kwargs, mininterval=1) as self.bar:
+        """Yields the numbers of the updates, 1 to num_updates in a new run; shows the progress, and saves where due."""
+        total = self.args.total_timesteps
+        with tqdm(total=total, initial=self.global_step, unit=" steps", unit_scale=True, mininterval=1) as self.bar:
             for update in range(self.updates_done + 1, self.num_updates + 1):
                 yield update
-                self.bar.set_postfix_str(f"return {np.mean(self.returns or math.nan):.4g}", refresh=False)
+                mean = np.mean(self.returns) if self.returns else math.nan
+                self.bar.set_postfix_str(f"return {mean:.4g}", refresh=False)
                 self.bar.update(self.batch_size)
+                due = self.args.save_every > 0 and update % self.args.save_every == 0
+                if due or self.stopping or update == self.num_updates:
+                    self.save()
+                if self.stopping:
+                    break
+        hint = f"--resume {self.folder} continues" if self.stopping else f"python enjoy.py {self.folder} plays"
+        print(f"saved {checkpoint_files(self.folder)[-1]}; {hint}", flush=True)
 
     def log_step(self, infos):
         """Counts a step of all environments; logs the episodes that ended in it."""
         self.global_step += self.args.num_envs
-        for i in np.flatnonzero((final := infos.get("final_info", {})).get("_episode", ())):  # where an episode ended
-            self.returns = [*self.returns[-99:], float(final["episode"]["r"][i])]
-            self.writer.add_scalar("charts/episodic_return", self.returns[-1], self.global_step)
-            self.writer.add_scalar("charts/episodic_length", final["episode"]["l"][i], self.global_step)
+        final_info = infos.get("final_info", {})
+        for i in np.flatnonzero(final_info.get("_episode", [])):  # the environments in which a whole episode ended
+            episode_return = float(final_info["episode"]["r"][i])
+            self.returns = [*self.returns[-99:], episode_return]
+            self.episodes_logged += 1
+            if self.episodes_logged <= math.ceil(self.batch_size / 5):  # of very short episodes, some will do
+                self.writer.add_scalar("charts/episodic_return", episode_return, self.global_step)
+                self.writer.add_scalar("charts/episodic_length", final_info["episode"]["l"][i], self.global_step)
 
     def log_update(self, scalars):
         """Logs the scalars of an update; ends the run if a loss or the gradient norm is not finite."""
-        scalars["charts/SPS"] = (self.global_step - self.bar.initial) / self.bar.format_dict["elapsed"]
+        self.episodes_logged = 0
+        seconds = self.bar.format_dict["elapsed"]
+        scalars["charts/SPS"] = (self.global_step - self.bar.initial) / seconds
         for name, scalar in scalars.items():
             self.writer.add_scalar(name, scalar, self.global_step)
             if name.endswith(("loss", "norm")) and not math.isfinite(scalar):
-                sys.exit(f"error: {name} is {scalar:g} in update {self.global_step // self.batch_size}")
+                update = (self.global_step - self.first_step) // self.batch_size
+                sys.exit(f"error: {name} is {scalar:g} in update {update}")
 
     def save(self):
         """Writes a checkpoint, reads it back and renames it into place; keeps the newest two. Returns its state."""
         self.writer.flush()
-        state = {"script": Path(__file__).name, "args": vars(self.args), "global_step": self.global_step}
-        state |= {"returns": self.returns, "parts": {name: part.state_dict() for name, part in self.parts.items()}}
-        with open(self.folder / "checkpoint.tmp", "wb") as file:
+        state = {
+            "script": self.script.name,
+            "args": vars(self.args),
+            "first_step": self.first_step,
+            "global_step": self.global_step,
+            "returns": self.returns,
+            "parts": {name: plain(part.state_dict(), name) for name, part in self.parts.items()},
+        }
+        unfinished = self.folder / "checkpoint.tmp"
+        with open(unfinished, "wb") as file:
             torch.save(state, file)
             file.flush()
             os.fsync(file.fileno())
-        state = torch.load(file.name, map_location="cpu", weights_only=True)
-        os.replace(file.name, self.folder / f"checkpoint_{self.global_step:012}.pt")
-        for old in sorted(self.folder.glob(f"checkpoint_{'[0-9]' * 12}.pt"))[:-2]:
+        state = torch.load(unfinished, map_location="cpu", weights_only=True)
+        os.replace(unfinished, self.folder / f"checkpoint_{self.global_step:012}.pt")
+        for old in checkpoint_files(self.folder)[:-2]:
             old.unlink()
         return state
 
 
-def main():
+def git_commit(folder):
+    """The commit of the checkout that a folder is part of, or why git does not tell it."""
+    try:
+        command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40"]
+        done = subprocess.run(command, capture_output=True, text=True)
+    except OSError as error:  # there is no git
+        return f"unknown: {error}"
+    if done.returncode != 0:
+        return f"unknown: {' '.join(done.stderr.split())}"
+    return done.stdout.strip()
+
+
+def signal_numbers():
+    """The numbers of SIGNALS that this system has, without those that a parent such as nohup ignores."""
+    numbers = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
+    return [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
+
+
+def ignore_signals_in_workers():
+    """In a worker process of the environments, leaves all signals to the process of the run, which ends the workers."""
+    if multiprocessing.parent_process() is not None:
+        for number in signal_numbers():
+            signal.signal(number, signal.SIG_IGN)
+
+
+def main(make_run=Run):
     """Trains with the options of the command line; after a stop, exits with 128 + the signal's number."""
-    sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # None if closed
-    make_run, args = globals().get("make_run", Run), tyro.cli(Args, description=__doc__)  # some scripts define make_run
-    numbers = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}  # Windows has no SIGHUP
-    # Child processes inherit SIG_IGN, which leaves Ctrl-C to this process; what nohup ignores stays ignored.
-    run = make_run(args, [number for number in numbers if signal.signal(number, signal.SIG_IGN) != signal.SIG_IGN])
-    with contextlib.ExitStack() as stack:  # kills the worker processes, which ignore signals, after an error too
-        stack.callback(lambda: [process.kill() for process in multiprocessing.active_children()])
+    if sys.stdout is None:  # some launchers close it
+        sys.stdout = open(os.devnull, "w")
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")
+    args = tyro.cli(Args, description=__doc__)
+    if make_run is Run:
+        check_single_process()
+    run = make_run(args)
+    for number in signal_numbers():
+        signal.signal(number, run.stop)
+    try:
         train(run.args, run)
-    sys.exit(128 + run.stopping if run.stopping else 0)
+    except gym.error.Error as error:  # such as an unknown environment, or a package that it needs
+        sys.exit(f"error: {' '.join(str(error).split())}; see docs/environment.md and docs/install.md")
+    finally:
+        for process in multiprocessing.active_children():  # workers ignore signals, and outlive an error
+            process.kill()
+    sys.exit(run.exit_status)
 
 
 if __name__ == "__main__":
