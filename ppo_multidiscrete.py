@@ -251,7 +251,8 @@ def make_env(args, index, folder):
     if args.env_id.lower().startswith("microrts"):  # [library]
         register_microrts()
     record = args.capture_video and index == 0
-    env = gym.make(args.env_id, render_mode="rgb_array" if record else None)
+    options = {"render_mode": "rgb_array"} if record else {}  # not every environment takes a render_mode
+    env = gym.make(args.env_id, **options)
     if index == 0:
         warn_of_statistics(env)
     actions = env.action_space

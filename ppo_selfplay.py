@@ -204,7 +204,8 @@ def make_env(args, index, folder):
         if name not in gym.registry:
             gym.register(name, Slime, max_episode_steps=1000, kwargs={"lives": lives})
     record = args.capture_video and index == 0
-    env = gym.make(args.env_id, render_mode="rgb_array" if record else None)
+    options = {"render_mode": "rgb_array"} if record else {}  # not every environment takes a render_mode
+    env = gym.make(args.env_id, **options)
     if index == 0:
         warn_of_statistics(env)
     check_players(args, env)  # [check]

@@ -164,7 +164,8 @@ def make_env(args, index, folder):
     if "NoFrameskip" in args.env_id or args.env_id.startswith("ALE/"):
         sys.exit(f"error: {args.env_id}: Atari games are for ppo_atari.py")
     record = args.capture_video and index == 0
-    env = gym.make(args.env_id, render_mode="rgb_array" if record else None)
+    options = {"render_mode": "rgb_array"} if record else {}  # not every environment takes a render_mode
+    env = gym.make(args.env_id, **options)
     if index == 0:
         warn_of_statistics(env)
     actions = env.action_space
