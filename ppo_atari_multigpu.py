@@ -837,7 +837,7 @@ def main(make_run=Run):
         signal.signal(number, run.stop)
     try:
         train(run.args, run)
-    except gym.error.Error as error:  # such as an unknown environment, or a package that it needs
+    except (gym.error.Error, ModuleNotFoundError) as error:  # an unknown environment, or a package that it needs
         sys.exit(f"error: {' '.join(str(error).split())}; see docs/environment.md and docs/install.md")
     finally:
         for process in multiprocessing.active_children():  # workers ignore signals, and outlive an error
