@@ -934,6 +934,13 @@ def ignore_signals_in_workers():
             signal.signal(number, signal.SIG_IGN)
 
 
+def end_processes_of_worker():
+    """In a worker process of the environments, ends the processes that it started."""
+    if multiprocessing.parent_process() is not None:
+        for process in multiprocessing.active_children():
+            process.kill()
+
+
 def main(make_run=Run):
     """Trains with the options of the command line; after a stop, exits with 128 + the signal's number."""
     if sys.stdout is None:  # some launchers close it

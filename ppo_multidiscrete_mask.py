@@ -220,6 +220,10 @@ class Episodes(gym.Wrapper):
                 kept["is_success"] = bool(info["is_success"])
         return self.flatten(obs), reward, terminated, truncated, kept
 
+    def close(self):
+        super().close()
+        end_processes_of_worker()  # else a worker would wait for those that its environment started
+
 
 class RGBFrames(gym.Wrapper):
     """Renders frames as uint8 [H, W, 3], as videos need them: gray is repeated, alpha dropped, [0, 1] scaled."""
@@ -938,6 +942,13 @@ def ignore_signals_in_workers():
     if multiprocessing.parent_process() is not None:
         for number in signal_numbers():
             signal.signal(number, signal.SIG_IGN)
+
+
+def end_processes_of_worker():
+    """In a worker process of the environments, ends the processes that it started."""
+    if multiprocessing.parent_process() is not None:
+        for process in multiprocessing.active_children():
+            process.kill()
 
 
 def main(make_run=Run):
