@@ -105,7 +105,10 @@ class Episodes(gym.Wrapper):
 
     def step(self, action):
         obs, reward, terminated, truncated, info = self.env.step(action)
-        reward = np.asarray(reward, dtype=np.float64).item()  # sums of smaller types are inexact
+        reward = np.asarray(reward, dtype=np.float64)  # sums of smaller types are inexact
+        if reward.size != 1:
+            sys.exit(f"error: the reward of an environment must be one number, and is {reward}")
+        reward = reward.item()
         self.episode_return += reward
         self.episode_length += 1
         kept = {}

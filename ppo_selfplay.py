@@ -145,7 +145,10 @@ class Episodes(gym.Wrapper):
 
     def step(self, action):
         obs, reward, terminated, truncated, info = self.env.step(action)
-        reward = np.asarray(reward, dtype=np.float64).item()  # sums of smaller types are inexact
+        reward = np.asarray(reward, dtype=np.float64)  # sums of smaller types are inexact
+        if reward.size != 1:
+            sys.exit(f"error: the reward of an environment must be one number, and is {reward}")
+        reward = reward.item()
         self.episode_return += reward
         self.episode_length += 1
         kept = {}
@@ -185,8 +188,8 @@ def check_players(args, env):
         problem = f"actions {actions} are not MultiDiscrete([A, A]), one action for each of two players"
     elif actions.start.any() or actions.nvec[0] != actions.nvec[1]:
         problem = f"actions {actions} are not the same for both players, or do not start at 0"
-    elif not isinstance(observations, gym.spaces.Box) or observations.shape[:1] != (2,):
-        problem = f"observations {observations} are not a Box [2, ...], one observation for each of two players"
+    elif not observations.shape or observations.shape[0] != 2:
+        problem = f"observations {observations} do not have the shape [2, ...], with one for each of two players"
     if problem is not None:
         sys.exit(f"error: {args.env_id} is not a two-player game: its {problem}; ppo.py is for one player")
 
