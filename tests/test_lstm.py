@@ -140,6 +140,11 @@ def test_every_value_is_of_the_state_up_to_its_observation(tmp_path):
     assert cuts > 8
 
 
+def test_the_state_before_the_first_step_is_zero(agent):
+    for state in agent.initial_state(E):
+        assert state.shape == (1, E, 128) and state.dtype == torch.float32 and not state.any()
+
+
 def test_a_minibatch_holds_whole_environments(tmp_path):
     """The default is 8 environments."""
     with pytest.raises(SystemExit, match="^error: --num-minibatches"):
