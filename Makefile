@@ -4,6 +4,14 @@ PYTHON ?= python3
 BIN := .venv/bin
 # What the tests need
 TESTED := .venv/atari,box2d,envpool,export,microrts,mujoco,selfplay,track,video,benchmark,search,dev.stamp
+# Files with comparisons of computed numbers
+NUMERICAL := $(addprefix tests/test_, enjoy.py golden.py ideas.py impala.py loss.py lstm.py multidiscrete.py \
+	precision.py procgen.py recipes.py run.py)
+# What makes torch, MKL and oneDNN work as on an older processor: each alone, then all together
+OLDER := ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 MKL_CBWR=COMPATIBLE \
+	ONEDNN_MAX_CPU_ISA=SSE41 ONEDNN_MAX_CPU_ISA=AVX2 \
+	"ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE ONEDNN_MAX_CPU_ISA=SSE41" \
+	"ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2"
 # Not of copies of yours
 LINT := $(BIN)/ruff check $$(git ls-files "*.py")
 # A folder for SDL, which draws the videos, where the system has named none
@@ -15,6 +23,7 @@ help:
 	@echo 'make cartpole   train ppo.py on CartPole for a minute, and record three games'
 	@echo 'make test       run the linter and the tests that a change usually breaks; ARGS="-k gae" runs some'
 	@echo 'make test-all   run the linter and all tests'
+	@echo 'make test-isa   run the tests of computed numbers with each older instruction set that the processor has'
 	@echo 'make compare    draw the learning curves of runs/ as runs/curves.svg; test two experiments:'
 	@echo '                ARGS="runs --a ppo --b my_ppo --env-id CartPole-v1 --steps 10000 100000"'
 	@echo 'make report     bring tables, pictures, links and recipes up to date; write site/index.html'
@@ -33,6 +42,13 @@ test: $(TESTED)
 test-all: $(TESTED)
 	$(LINT)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(ARGS)
+
+# MKL takes the name of an instruction set on Intel alone, and MKL_CBWR on every processor.
+test-isa: $(TESTED)
+	for older in $(OLDER); do \
+		echo "$$older"; \
+		env OMP_NUM_THREADS=1 $$older $(BIN)/python -m pytest -q -m "not slow" $(NUMERICAL) $(ARGS) || exit 1; \
+	done
 
 compare: .venv/benchmark.stamp
 	$(BIN)/python -m benchmark.compare $(ARGS)
@@ -62,4 +78,4 @@ $(BIN)/pip:
 	@$(PYTHON) -c 'import sys; sys.exit("error: this is Python %d.%d, but 3.11 or newer is needed: make PYTHON=python3.11 ..." % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv .venv
 
-.PHONY: help cartpole test test-all compare report site speed clean
+.PHONY: help cartpole test test-all test-isa compare report site speed clean

@@ -8,6 +8,8 @@ import time
 from run_files import newest_run, scalars
 from script_table import ROOT
 
+PATIENCE = 600  # seconds until a test gives up on a process; on a quiet core they need 5, and some of several ranks 30
+
 
 def started(process, folder):
     """The folder of the run that a process has begun in `folder`, once its log has an update."""
@@ -27,10 +29,10 @@ def start(arguments, folder, stderr=subprocess.PIPE, group=None, **environment):
     return subprocess.Popen(command, cwd=folder, env=environment, process_group=group, **pipes)
 
 
-def finish(process, seconds=120):
+def finish(process):
     """Waits for the end; (exit status, output, errors). What does not end in time is killed."""
     try:
-        output, errors = process.communicate(timeout=seconds)
+        output, errors = process.communicate(timeout=PATIENCE)
     finally:
         process.kill()
     return process.returncode, output, errors

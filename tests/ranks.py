@@ -9,6 +9,7 @@ import time
 
 import envpool.atari  # noqa: F401  scripts import it late; one import before the forks saves 4 seconds in each
 import torch
+from processes import PATIENCE
 from run_files import checkpoint, newest_run
 
 import ppo_atari_multigpu as script
@@ -36,9 +37,9 @@ class Ranks:
             if self.pids[-1] == 0:
                 os._exit(child(rank, group if number else {}, options, folder, change, module))
 
-    def wait(self, seconds=120):
-        """The exit status of each rank, negative where a signal ended it; TimeoutError after that time."""
-        end = time.monotonic() + seconds
+    def wait(self):
+        """The exit status of each rank, negative where a signal ended it; TimeoutError if they do not end."""
+        end = time.monotonic() + PATIENCE
         while waiting := [pid for pid in self.pids if pid not in self.codes]:
             for pid in waiting:
                 if (ended := os.waitpid(pid, os.WNOHANG))[0]:
@@ -82,10 +83,22 @@ def child(rank, group, options, folder, change, module):
         return 1
 
 
+def in_float64(module=script):
+    """Makes a process that was forked for one run compute in float64, in all its threads; see rounding.InFloat64."""
+    init = module.Agent.__init__
+
+    def init_in_float64(agent, *args, **options):
+        init(agent, *args, **options)
+        agent.dtype = torch.float64
+
+    torch.set_default_dtype(torch.float64)
+    module.Agent.__init__, torch.Tensor.float = init_in_float64, torch.Tensor.double
+
+
 def run(ranks, options, folder, change=None, module=script, **environment):
     """Runs to the end, which must be a good one; returns the folder of the newest run."""
     group = Ranks(ranks, options, folder, change, module, **environment)
-    assert group.wait(240) == [0] * max(ranks, 1), group.said()
+    assert group.wait() == [0] * max(ranks, 1), group.said()
     return newest_run(folder)
 
 
@@ -93,9 +106,9 @@ def weights(folder):
     return torch.cat([weight.flatten() for weight in checkpoint(folder)["parts"]["agent"].values()])
 
 
-def wait_for_step(folder, step, seconds=120):
+def wait_for_step(folder, step):
     """Waits for a checkpoint of that step or a later one in a run of `folder`; returns its step."""
-    end = time.monotonic() + seconds
+    end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         found = [int(path.stem[11:]) for path in folder.glob("runs/*/checkpoint_*.pt")]
         if max(found, default=-1) >= step:

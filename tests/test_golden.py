@@ -1,12 +1,21 @@
-"""Forward pass, losses, gradients, updates, schedules and initial weights: equal to ppo2's recorded numbers."""
+"""Forward pass, losses, gradients, updates, schedules and initial weights: equal to ppo2's recorded numbers.
 
+In float64, where rounding on this side does not count: the bounds are of ppo2's own rounding in float32, and hold on
+any processor. And in float32, as train() computes. There each processor adds up in an order of its own. Smooth
+functions then differ in their last bits. A gradient has jumps: where the input of a rectified unit is 0 but for
+rounding, the processor decides whether the unit counts, and so with a ratio at the end of the clip range. What such a
+jump can reach is compared in float32 by its distance from ppo2's, of which one unit of many thousands makes little.
+"""
+
+import contextlib
 from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from golden_data import CONFIGS, assert_equal_tensors, load, shapes, theta0
+from golden_data import CONFIGS, assert_equal_tensors, distance, load, shapes, theta0
+from rounding import InFloat64
 from torch import nn
 
 import ppo
@@ -26,13 +35,15 @@ STATS = {
 
 
 def close(ours, theirs, tolerance):
-    """Asserts that a tensor, a list of tensors or an array equals ppo2's."""
+    """Asserts that a tensor, a list of tensors or an array equals ppo2's; the tolerance is relative to more than 1."""
     if isinstance(ours, list | torch.Tensor):
         ours = torch.stack(ours).cpu() if isinstance(ours, list) else ours.cpu()
-    np.testing.assert_allclose(ours, theirs, rtol=0, atol=tolerance)
+    np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
 
 
 # One batch, at weights where many ratios and values are clipped
+
+NEAR = 0.01  # bound on the distance from ppo2's numbers where jumps can reach; that of one unit is 0.0002
 
 
 def recorded_batch(config, data):
@@ -47,6 +58,11 @@ def by_steps(column, num_envs):
     return torch.as_tensor(column).unflatten(0, (num_envs, -1)).transpose(0, 1).flatten(0, 1)
 
 
+def converted(column, dtype, device):
+    """A tensor on the device, of the dtype unless it holds integers or booleans."""
+    return column.to(device, dtype if column.is_floating_point() else column.dtype)
+
+
 def forward(p, batch):
     """(policy, values, expected): the agent's output, and a function from a name to ppo2's numbers in our order."""
     if not p.config.memory:
@@ -55,25 +71,32 @@ def forward(p, batch):
     return policy, values, lambda name: by_steps(p.data[name], int(p.data["nenv"])).numpy()
 
 
+@pytest.fixture(params=[torch.float32, torch.float64], ids=["float32", "float64"])
+def dtype(request):
+    """The dtype in which a script computes during the test."""
+    with InFloat64() if request.param == torch.float64 else contextlib.nullcontext():
+        yield request.param
+
+
 @pytest.fixture(params=CONFIGS)
-def problem(request, device):
+def problem(request, device, dtype):
     """The arguments of a gradient step at the recorded weights, on the device, and the recorded data."""
     config, data = CONFIGS[request.param], load(f"b_{request.param}")
     agent = config.agent()
     config.load(agent, theta0(data))
-    agent.to(device)
+    agent.to(device, dtype)
     args = config.script.Args(**{name: float(data[name]) for name in ("ent_coef", "vf_coef", "max_grad_norm")})
     batch = recorded_batch(config, data)
     if config.memory:  # ppo2 has environment by environment, we step by step
         batch = {name: by_steps(column, int(data["nenv"])) for name, column in batch.items()}
         cell, hidden = (torch.from_numpy(part)[None] for part in np.split(data["states"], 2, axis=1))
         batch["dones"] = torch.from_numpy(data["dones_TN"]).flatten()
-    batch = {name: column.to(device) for name, column in batch.items()}
+    batch = {name: converted(column, dtype, device) for name, column in batch.items()}
     if config.memory:
-        batch["state"] = (hidden.to(device), cell.to(device))
+        batch["state"] = (converted(hidden, dtype, device), converted(cell, dtype, device))
     optimizer = torch.optim.Adam(agent.parameters(), float(data["lr"]), fused=True)  # as in train()
     step = (agent, optimizer, batch, float(data["cliprange"]), args)
-    return SimpleNamespace(config=config, data=data, agent=agent, batch=batch, step=step)
+    return SimpleNamespace(config=config, data=data, agent=agent, batch=batch, step=step, dtype=dtype)
 
 
 def parameters(p):
@@ -83,6 +106,22 @@ def parameters(p):
 def gradients(p):
     grads = {name: parameter.grad for name, parameter in p.agent.named_parameters()}
     return p.config.unload(grads, shapes(p.data))
+
+
+def first_gradient_jumps(p):
+    """Whether rounding may change the first gradient. No row of the batches is near an end of its clip range."""
+    return p.dtype == torch.float32 and p.config.kinks
+
+
+def assert_equal_gradients(p, kind, ours):
+    """That gradients by ppo2's names equal the recorded ones."""
+    if first_gradient_jumps(p):
+        assert distance(p.data, kind, ours) < NEAR
+        return
+    # In the recording of the deep network the largest of four inputs of the first pooling is another one than in
+    # float64, which gives the gradient to another pixel: all 27 weights of one filter differ, and its bias does not.
+    at_kinks = ("pi/layer_0/kernel",) if p.config.script is ppo_procgen else ()
+    assert_equal_tensors(p.data, kind, ours, 1e-5, relative=True, at_kinks=at_kinks)
 
 
 def gradient_step(script, agent, optimizer, *rest):
@@ -113,39 +152,51 @@ def test_statistics(problem):
 def test_gradients(problem):
     agent, _, batch, clip_coef, args = problem.step
     problem.config.script.ppo_loss(agent, batch, clip_coef, args)[0].backward()
-    assert_equal_tensors(problem.data, "grad_raw", gradients(problem), 1e-5, relative=True)
+    assert_equal_gradients(problem, "grad_raw", gradients(problem))
 
 
 def test_first_step(problem):
     agent, optimizer, *rest = problem.step
     norm = problem.config.script.clipped_gradient(agent, *rest)["grad_norm"].item()
-    scale = norm / problem.data["global_norm"]  # torch's norm of a million weights is 0.002 % too small on a CPU
-    assert scale == pytest.approx(1, abs=5e-5)
-    clipped = {name: array * scale for name, array in gradients(problem).items()}
-    assert_equal_tensors(problem.data, "grad_clipped", clipped, 1e-5, relative=True)
+    expected = float(problem.data["global_norm"])
+    # In float32 torch adds up a million squares in few lanes: on a CPU the norm is some 0.002 % too small.
+    assert norm == pytest.approx(expected, rel=1e-3 if first_gradient_jumps(problem) else 1e-5)
+    clipped = {name: array * norm / expected for name, array in gradients(problem).items()}
+    assert_equal_gradients(problem, "grad_clipped", clipped)
     problem.config.script.adam_step(optimizer)
-    assert_equal_tensors(problem.data, "theta1", parameters(problem), 1e-6)
+    if first_gradient_jumps(problem):
+        assert distance(problem.data, "theta1", parameters(problem), origin=theta0(problem.data)) < NEAR
+    else:
+        assert_equal_tensors(problem.data, "theta1", parameters(problem), 1e-6)
 
 
 @torch.no_grad()
 def test_three_steps(problem):
     p, data = problem, problem.data
+    exact = p.dtype == torch.float64
     for expected in data["train_stats_3steps"]:
         with torch.enable_grad():
             stats = gradient_step(p.config.script, *p.step)
-        close([stats[ours] for ours in STATS.values()], expected, 5e-5)
-    # the recording of the deep network is itself 3.4e-6 (values: 1.4e-5) off what float64 gives
+        ours = [stats[name] for name in STATS.values()]
+        if exact:
+            close(ours, expected, 1e-5)
+        else:  # without clipfrac: in one recording a ratio comes within 4e-6 of the clip range's end
+            close(ours[:-1], expected[:-1], 1e-3)
+    # The recording of the deep network took the other side of a jump: 3.4e-6 (values: 1.4e-5) off what float64 gives.
     slack = 5 if p.config.script is ppo_procgen else 1
-    assert_equal_tensors(data, "theta3", parameters(p), slack * 1e-6)
+    if exact:
+        assert_equal_tensors(data, "theta3", parameters(p), slack * 1e-6)
+    else:
+        assert distance(data, "theta3", parameters(p), origin=theta0(data)) < NEAR
     policy, value, expected = forward(p, p.batch)
-    close(value, expected("value_theta3"), slack * 1e-5)
-    close(p.config.policy_numbers(policy), p.config.pdflat(expected("pdflat_theta3")), slack * 1e-5)
+    close(value, expected("value_theta3"), slack * 1e-5 if exact else NEAR)
+    close(p.config.policy_numbers(policy), p.config.pdflat(expected("pdflat_theta3")), slack * 1e-5 if exact else NEAR)
 
 
 # Four whole updates on CartPole
 
 
-def test_trace_of_four_updates(device):
+def test_trace_of_four_updates(device, dtype):
     """Values, advantages, losses and weights over 64 steps follow from what the environments gave."""
     data, config = load("i_trace_cartpole_copy"), CONFIGS["mlp_copy_discrete"]
     N, M = int(data["nenv"]), int(data["nsteps"])
@@ -153,7 +204,7 @@ def test_trace_of_four_updates(device):
         observation_space=gym.spaces.Box(-np.inf, np.inf, (4,)), action_space=gym.spaces.Discrete(2)
     ).agent()
     config.load(agent, {name: data[f"theta_init/{name}"] for name in data["param_names"]})
-    agent.to(device)
+    agent.to(device, dtype)
     form = {name: data[f"theta_init/{name}"].shape for name in data["param_names"]}
     names = {"ent_coef": "ent_coef", "vf_coef": "vf_coef", "gamma": "gamma", "gae_lambda": "lam"}
     args = ppo.Args(**{ours: float(data[theirs]) for ours, theirs in names.items()})

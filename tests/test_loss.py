@@ -14,7 +14,8 @@ import ppo_atari_multigpu
 import ppo_continuous_action
 import ppo_multidiscrete
 
-DRAWS = 100_000  # the standard deviation of a frequency is at most 0.0016
+DRAWS = 100_000  # the standard deviation of a frequency is at most 0.0016; how noise is drawn is the processor's
+FIVE_DEVIATIONS = 0.008
 
 
 @pytest.mark.parametrize(
@@ -27,7 +28,7 @@ def test_discrete_actions_have_their_probabilities(sample):
     actions = sample(policy)
     assert actions.shape == (DRAWS,) and actions.dtype == torch.int64
     frequencies = torch.bincount(actions, minlength=4) / DRAWS
-    torch.testing.assert_close(frequencies, logits.softmax(0), rtol=0, atol=0.006)
+    torch.testing.assert_close(frequencies, logits.softmax(0), rtol=0, atol=FIVE_DEVIATIONS)
     reference = torch.distributions.Categorical(logits=logits)
     torch.testing.assert_close(policy.log_prob(actions), reference.log_prob(actions))
     torch.testing.assert_close(policy.entropy()[0], reference.entropy())
@@ -38,9 +39,9 @@ def test_continuous_actions_have_their_mean_and_deviation():
     mean, logstd = torch.tensor([0.5, -1.0]), torch.tensor([[-1.0, 0.7]])
     policy = ppo_continuous_action.Normal(mean.expand(DRAWS, 2), logstd)
     actions, std = policy.sample(), logstd.exp()[0]
-    assert (abs(actions.mean(0) - mean) < 4 * std / DRAWS**0.5).all()
-    torch.testing.assert_close(actions.std(0), std, rtol=0.01, atol=0)
-    assert abs(torch.corrcoef(actions.T)[0, 1]) < 0.015
+    assert (abs(actions.mean(0) - mean) < 5 * std / DRAWS**0.5).all()
+    torch.testing.assert_close(actions.std(0), std, rtol=5 / (2 * DRAWS) ** 0.5, atol=0)
+    assert abs(torch.corrcoef(actions.T)[0, 1]) < 5 / DRAWS**0.5
     reference = torch.distributions.Normal(mean, std)
     torch.testing.assert_close(policy.log_prob(actions), reference.log_prob(actions).sum(-1))
     torch.testing.assert_close(policy.entropy()[0], reference.entropy().sum())
@@ -55,7 +56,7 @@ def test_several_choices_have_the_products_of_their_probabilities():
     actions = ppo_multidiscrete.MultiDiscrete(logits.expand(DRAWS, 5), [3, 2]).sample()
     assert actions.shape == (DRAWS, 2) and actions.dtype == torch.int64
     frequencies = torch.bincount(actions[:, 0] * 2 + actions[:, 1], minlength=6) / DRAWS
-    torch.testing.assert_close(frequencies, expected, rtol=0, atol=0.006)
+    torch.testing.assert_close(frequencies, expected, rtol=0, atol=FIVE_DEVIATIONS)
 
 
 class Policy:

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 from in_process import patched, put_in_place_of_games, train, watched
+from rounding import ROUNDING
 from run_files import checkpoint
 from script_table import LSTM
 from torch import nn
@@ -37,10 +38,10 @@ def test_a_sequence_equals_its_steps(agent, seed):
         if dones[t].any():  # from the definition: an opened episode knows nothing of what was before
             state = tuple(torch.where(dones[t, :, None], 0.0, s) for s in state)
         step, value, state = agent(obs[t], state, torch.zeros(E, dtype=torch.bool))
-        torch.testing.assert_close(values[t * E : (t + 1) * E], value, rtol=0, atol=1e-5)
-        torch.testing.assert_close(policy.logits[t * E : (t + 1) * E], step.logits, rtol=0, atol=1e-5)
+        torch.testing.assert_close(values[t * E : (t + 1) * E], value, rtol=ROUNDING, atol=ROUNDING)
+        torch.testing.assert_close(policy.logits[t * E : (t + 1) * E], step.logits, rtol=ROUNDING, atol=ROUNDING)
     for ours, theirs in zip(end, state, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+        torch.testing.assert_close(ours, theirs, rtol=ROUNDING, atol=ROUNDING)
 
 
 def test_the_second_bias_of_torch_stays_zero():

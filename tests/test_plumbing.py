@@ -20,7 +20,7 @@ import script_table
 import torch
 from filelock import FileLock
 from in_process import patched
-from processes import finish, start, started
+from processes import PATIENCE, finish, start, started
 from run_files import checkpoint, equal, same_weights, scalars
 from script_table import PPO
 from toy_envs import Clock
@@ -274,7 +274,7 @@ def test_a_signal_saves_and_ends_the_run(number, tmp_path):
     process = start([ppo.__file__, *FOREVER.split(), *["--async-envs"] * group], tmp_path, group=0)
     run = started(process, tmp_path)
     (os.killpg if group else os.kill)(process.pid, number)
-    status, output, errors = finish(process, seconds=60)
+    status, output, errors = finish(process)
     assert status == 128 + number and "Traceback" not in errors, errors
     assert f"--resume {run.relative_to(tmp_path)}" in output
     step = checkpoint(run)["global_step"]
@@ -321,8 +321,8 @@ def test_nothing_is_lost_where_tee_dies_of_the_same_ctrl_c(tmp_path):
     process = subprocess.Popen(["bash", "-c", command], cwd=tmp_path, stdout=subprocess.DEVNULL, process_group=0)
     run = started(process, tmp_path)
     os.killpg(process.pid, signal.SIGINT)
-    process.wait(60)
-    with FileLock(run / "lock", timeout=60):  # bash does not wait for the run, which holds the lock
+    process.wait(PATIENCE)
+    with FileLock(run / "lock", timeout=PATIENCE):  # bash does not wait for the run, which holds the lock
         assert checkpoint(run)["global_step"] == steps_of(run)[-1]
 
 
@@ -340,7 +340,7 @@ if __name__ == "__main__":
 
 def test_an_error_ends_the_workers(tmp_path):
     process = start(["-c", WRONG_EDIT], tmp_path)
-    status, output, errors = finish(process, seconds=60)
+    status, output, errors = finish(process)
     assert status == 1 and errors.splitlines()[-1] == "error: an edit" and "Traceback" not in errors
     workers = [int(pid) for pid in output.splitlines()[-1].split()]
     assert len(workers) == 3 and not any(Path(f"/proc/{pid}").exists() for pid in workers)
@@ -414,7 +414,7 @@ def test_a_folder_belongs_to_one_process(tmp_path):
 def test_a_closed_stream_ends_no_run(closed, tmp_path):
     """Some launchers start programs so."""
     command = f"exec {sys.executable} {ppo.__file__} {PPO.tiny} {closed}"
-    assert subprocess.run(["bash", "-c", command], cwd=tmp_path, timeout=120).returncode == 0
+    assert subprocess.run(["bash", "-c", command], cwd=tmp_path, timeout=PATIENCE).returncode == 0
     assert checkpoint(run_files.newest_run(tmp_path))["global_step"] == 512
 
 

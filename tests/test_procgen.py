@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from in_process import loaded_parts, train
+from rounding import ROUNDING
 from run_files import checkpoint
 from script_table import PROCGEN, with_qt
 from toy_envs import Asked, spaces
@@ -170,5 +171,5 @@ def test_rows_do_not_meet_in_the_network():
     assert policy.logits.shape == (150, 15) and values.shape == (150,) and values.std() > 0.01
     for row in (0, 63, 64, 127, 128, 149):
         one, value = agent(obs[row : row + 1])
-        torch.testing.assert_close(policy.logits[row : row + 1], one.logits, rtol=1e-5, atol=1e-5)
-        torch.testing.assert_close(values[row : row + 1], value, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(policy.logits[row : row + 1], one.logits, rtol=ROUNDING, atol=ROUNDING)
+        torch.testing.assert_close(values[row : row + 1], value, rtol=ROUNDING, atol=ROUNDING)

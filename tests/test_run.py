@@ -19,6 +19,7 @@ import torch
 import toy_envs
 import tyro
 from in_process import patched, train, watched
+from rounding import ROUNDING
 from run_files import checkpoint, scalars, without_speed
 from script_table import PPO, SCRIPTS, SELFPLAY
 
@@ -32,19 +33,22 @@ EPISODE_TAGS = {"charts/episodic_return", "charts/episodic_length"}
 
 @script_table.every_script_with_its_games
 def test_a_run_on_its_real_environment(script, tmp_path):
-    """All files and scalars are there, and the first ratios of an update are exactly 1."""
+    """All files and scalars are there, and the first ratios of an update are 1 but for rounding."""
     module = script.module
     args = tyro.cli(module.Args, args=script.quick.split())
     passes = args.num_minibatches * args.update_epochs
 
     @torch.no_grad()
-    def ratio(agent, minibatch, *_):
+    def deviation(agent, minibatch, *_):
+        """The largest distance of a ratio from 1, divided by the size of its log probability where that is above 1."""
         memory = [minibatch[name] for name in ("state", "dones") if name in minibatch]
         policy = agent(minibatch["obs"], *memory)[0]
         policy = policy.masked(minibatch["masks"]) if "masks" in minibatch else policy
-        return (policy.log_prob(minibatch["actions"]) - minibatch["logprobs"]).exp()
+        logprobs = minibatch["logprobs"]
+        ratios = (policy.log_prob(minibatch["actions"]) - logprobs).exp()
+        return ((ratios - 1).abs() / logprobs.abs().clamp(min=1)).max().item()
 
-    with watched(module, "ppo_loss", ratio) as ratios:
+    with watched(module, "ppo_loss", deviation) as deviations:
         folder = train(script, script.quick, tmp_path)
 
     name = rf"{args.env_id.replace(':', '-')}__{script.name}__1__\d{{4}}(-\d\d){{5}}-\d{{9}}"
@@ -66,10 +70,9 @@ def test_a_run_on_its_real_environment(script, tmp_path):
         assert all(math.isfinite(value) for _, value in log[tag])
     assert checkpoint(folder)["global_step"] == updates * rollout
 
-    assert len(ratios) == updates * passes
-    deviation = [(ratio - 1).abs().max().item() for ratio in ratios]
-    assert max(deviation[::passes]) < 1e-6
-    assert min(deviation[passes - 1 :: passes]) > 1e-5  # the policy does move between
+    assert len(deviations) == updates * passes
+    assert max(deviations[::passes]) < ROUNDING
+    assert min(deviations[passes - 1 :: passes]) > 10 * ROUNDING  # the policy does move between
 
 
 def assert_same_run(one, other):
@@ -177,6 +180,7 @@ def annealed(request, tmp_path_factory):
 def test_every_step_of_a_batch_is_what_happened_in_the_environment(counted):
     """No action is ignored, each has its own observation and reward, and dones[t] says that obs[t] opens an episode."""
     updates, envs, _ = counted
+    close = {"rtol": ROUNDING, "atol": ROUNDING}
     assert len(updates) == UPDATES and {len(env.log) for env in envs} == {UPDATES * STEPS}
     for number, update in enumerate(updates):
         [step] = update.steps
@@ -196,10 +200,10 @@ def test_every_step_of_a_batch_is_what_happened_in_the_environment(counted):
             last = env.log[first + STEPS - 1]
             assert update.next_done[i] == (last.terminated or last.truncated)
             after = env.log[first + STEPS].obs if number + 1 < len(updates) else (i, env.episode, env.steps, 7)
-            np.testing.assert_allclose(update.next_value[i], judge(update.agent, [env.show(*after)])[1], atol=1e-5)
+            np.testing.assert_allclose(update.next_value[i], judge(update.agent, [env.show(*after)])[1], **close)
         policy, values = judge(update.agent, list(batch["obs"].numpy()))
-        np.testing.assert_allclose(batch["values"], values, atol=1e-5)
-        np.testing.assert_allclose(batch["logprobs"], policy.log_prob(batch["actions"]).detach(), atol=1e-5)
+        np.testing.assert_allclose(batch["values"], values, **close)
+        np.testing.assert_allclose(batch["logprobs"], policy.log_prob(batch["actions"]).detach(), **close)
 
 
 def test_every_finished_episode_is_logged_once(counted):
@@ -244,7 +248,10 @@ def check_advantages(updates, envs, bootstrap):
                         seen.add((k, happened.terminated, happened.truncated))
                         break
                     weight *= gamma * lam
-            np.testing.assert_allclose(update.advantages[:, i], expected, atol=1e-4, err_msg=f"update {number}, {i}")
+            # a sum of up to 8 differences of two values each
+            bound = 16 * ROUNDING * max(1, np.abs(values).max(), np.abs(following).max())
+            message = f"update {number}, {i}"
+            np.testing.assert_allclose(update.advantages[:, i], expected, rtol=0, atol=bound, err_msg=message)
     assert len(seen) == 3 * STEPS  # every way to end at every step
 
 
