@@ -6,9 +6,9 @@ import signal
 import sys
 from functools import partial
 
+import filelock
 import gymnasium as gym
 import pytest
-from filelock import BaseFileLock, FileLock
 from run_files import newest_run
 from torch.utils.tensorboard import SummaryWriter
 from toy_envs import AsTheyAre
@@ -17,6 +17,8 @@ from toy_envs import AsTheyAre
 def put_in_place_of_games(script, toy, patch=setattr):
     """Makes the script train on toy(script.images, index) instead; returns the list that its environments come into."""
     made = []
+    # observations that are no images come as the script's own wrapper gives them, and masks of actions with them
+    wrap = getattr(script.module, "Episodes", gym.wrappers.RecordEpisodeStatistics)
     if hasattr(script.module, "Normalize"):
         patch(script.module, "Normalize", AsTheyAre)
 
@@ -26,9 +28,9 @@ def put_in_place_of_games(script, toy, patch=setattr):
             made[-1].action_space = gym.spaces.Box(-2, 2, (1,))
         if script.several:
             made[-1].action_space = gym.spaces.MultiDiscrete([2])
-        return gym.wrappers.RecordEpisodeStatistics(made[-1])
+        return wrap(made[-1])
 
-    def make_envs(args, folder):
+    def make_envs(args, folder=None):
         makers = [partial(make_env, args, index, folder) for index in range(args.num_envs)]
         envs = gym.vector.SyncVectorEnv(makers, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)
         return script.module.Normalize(envs, 1.0) if hasattr(script.module, "Normalize") else envs
@@ -75,10 +77,18 @@ def loaded_parts(script):
         yield states
 
 
+def run_main(module):
+    """What `python script.py` does."""
+    if hasattr(module, "make_run"):
+        module.main(module.make_run)
+    else:
+        module.main()
+
+
 def train(script, options, folder):
     """Runs `python script.py options` in this process, in `folder`, which it makes; returns the run's own folder."""
-    kept, numbers = [], (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    handlers = {number: signal.getsignal(number) for number in numbers}
+    kept = []
+    handlers = {name: signal.getsignal(getattr(signal, name)) for name in script.module.SIGNALS}
 
     def keep(make):
         return lambda *args, **kwargs: kept.append(make(*args, **kwargs)) or kept[-1]
@@ -86,17 +96,21 @@ def train(script, options, folder):
     folder.mkdir(exist_ok=True)
     argv = [f"{script.name}.py", *options.split()]
     module = script.module
-    patches = (module, "SummaryWriter", keep(SummaryWriter)), (module, "FileLock", keep(FileLock)), (sys, "argv", argv)
+    patches = (
+        (module, "SummaryWriter", keep(SummaryWriter)),
+        (filelock, "FileLock", keep(filelock.FileLock)),
+        (sys, "argv", argv),
+    )
     with patched(*patches) as patch:
         patch.chdir(folder)
         try:
-            module.main()
+            run_main(module)
         except SystemExit as end:
             if end.code not in (None, 0):
                 raise
         finally:  # as the end of a process does; the writer needs the folder that it was opened in
             for each in kept:
-                each.release(force=True) if isinstance(each, BaseFileLock) else each.close()
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
+                each.release(force=True) if isinstance(each, filelock.BaseFileLock) else each.close()
+            for name, handler in handlers.items():
+                signal.signal(getattr(signal, name), handler)
     return newest_run(folder)

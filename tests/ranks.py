@@ -9,6 +9,7 @@ import time
 
 import envpool.atari  # noqa: F401  scripts import it late; one import before the forks saves 4 seconds in each
 import torch
+from in_process import run_main
 from processes import PATIENCE
 from run_files import checkpoint, newest_run
 
@@ -72,7 +73,7 @@ def child(rank, group, options, folder, change, module):
     try:
         if change:
             change(rank)
-        module.main()
+        run_main(module)
         return 0
     except SystemExit as end:
         if isinstance(end.code, str):

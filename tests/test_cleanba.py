@@ -53,7 +53,7 @@ def record(file):
     """Writes each actor's (fingerprint of the agent, values, which agent it is) of every step, and each update's
     fingerprint of the agent and values that it trains on."""
     seen = {"updates": []}
-    forward, gradient = script.Agent.forward, script.clipped_gradient
+    forward, gradient_step = script.Agent.forward, script.gradient_step
 
     def forward_seen(agent, obs):
         policy, values = forward(agent, obs)
@@ -61,12 +61,12 @@ def record(file):
             seen.setdefault(name, []).append((fingerprint(agent), values.tolist(), id(agent)))
         return policy, values
 
-    def gradient_seen(agent, minibatch, *args):
+    def step_seen(agent, optimizer, minibatch, args):
         seen["updates"].append((fingerprint(agent), sorted(minibatch["values"].tolist())))
         torch.save(seen, file)
-        return gradient(agent, minibatch, *args)
+        return gradient_step(agent, optimizer, minibatch, args)
 
-    script.Agent.forward, script.clipped_gradient = forward_seen, gradient_seen
+    script.Agent.forward, script.gradient_step = forward_seen, step_seen
 
 
 @pytest.mark.parametrize("concurrency, threads", [pytest.param(True, 1, marks=slow_test), (True, 2), (False, 1)])
@@ -100,7 +100,7 @@ def test_speed_changes_nothing(threads, more, tmp_path):
     options = f"{SMALL} --num-envs 6 --total-timesteps 288 --actor-threads {threads} {more}"
     ways = {
         "as it is": lambda: None,
-        "slow learner": lambda: slow(script, "clipped_gradient", 0.1),
+        "slow learner": lambda: slow(script, "gradient_step", 0.1),
         "slow last actor": lambda: slow(script, "EnvPool.step", 0.02, only=threads - 1),
     }
     runs = [run(0, options, tmp_path / way, changed(change), script) for way, change in ways.items()]
@@ -173,7 +173,7 @@ def test_every_environment_is_another(tmp_path):
 def test_the_wait_of_the_slower_side(tmp_path):
     """wait_difference is positive where actors are slow, and negative where the learner is."""
     options = f"{SMALL} --total-timesteps 256 --update-epochs 1"
-    for method, seconds in (("EnvPool.step", 0.1), ("clipped_gradient", 0.5)):
+    for method, seconds in (("EnvPool.step", 0.1), ("gradient_step", 0.5)):
         change = changed(partial(slow, script, method, seconds))
         waits = scalars(run(0, options, tmp_path / method, change, script))["charts/wait_difference"]
         assert (waits[-1][1] > 0) == (method == "EnvPool.step")

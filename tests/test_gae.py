@@ -15,7 +15,6 @@ def test_advantages_and_returns_are_those_of_ppo2(case):
         DATA[f"{case}/{name}"]
         for name in ("rewards", "values", "mb_dones", "last_values", "last_dones", "gamma", "lam")
     )
-    rewards, dones = list(rewards), list(dones)  # as train() has them
     advantages = ppo.gae(rewards, values, dones, next_value, next_done, float(gamma), float(gae_lambda))
     assert advantages.dtype == np.float32
     np.testing.assert_array_equal(advantages, DATA[f"{case}/advs"])  # bit for bit: float64 between the steps in both

@@ -8,6 +8,7 @@ jump can reach is compared in float32 by its distance from ppo2's, of which one 
 """
 
 import contextlib
+import dataclasses
 from types import SimpleNamespace
 
 import gymnasium as gym
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from golden_data import CONFIGS, assert_equal_tensors, distance, load, shapes, theta0
+from in_process import watched
 from rounding import InFloat64
 from torch import nn
 
@@ -85,7 +87,9 @@ def problem(request, device, dtype):
     agent = config.agent()
     config.load(agent, theta0(data))
     agent.to(device, dtype)
-    args = config.script.Args(**{name: float(data[name]) for name in ("ent_coef", "vf_coef", "max_grad_norm")})
+    names = {"ent_coef": "ent_coef", "vf_coef": "vf_coef", "max_grad_norm": "max_grad_norm"}
+    names |= {"clip_coef": "cliprange", "learning_rate": "lr"}
+    args = config.script.Args(**{ours: float(data[theirs]) for ours, theirs in names.items()})
     batch = recorded_batch(config, data)
     if config.memory:  # ppo2 has environment by environment, we step by step
         batch = {name: by_steps(column, int(data["nenv"])) for name, column in batch.items()}
@@ -94,8 +98,7 @@ def problem(request, device, dtype):
     batch = {name: converted(column, dtype, device) for name, column in batch.items()}
     if config.memory:
         batch["state"] = (converted(hidden, dtype, device), converted(cell, dtype, device))
-    optimizer = torch.optim.Adam(agent.parameters(), float(data["lr"]), fused=True)  # as in train()
-    step = (agent, optimizer, batch, float(data["cliprange"]), args)
+    step = (agent, config.script.Adam(agent), batch, args)
     return SimpleNamespace(config=config, data=data, agent=agent, batch=batch, step=step, dtype=dtype)
 
 
@@ -103,9 +106,10 @@ def parameters(p):
     return p.config.unload(p.agent.state_dict(), shapes(p.data))
 
 
-def gradients(p):
-    grads = {name: parameter.grad for name, parameter in p.agent.named_parameters()}
-    return p.config.unload(grads, shapes(p.data))
+def by_names(p, gradients):
+    """The gradients of a step, which are in the optimizer's order, as arrays by ppo2's names."""
+    _, optimizer, _, _ = p.step
+    return p.config.unload(dict(zip(optimizer.parameters, gradients, strict=True)), shapes(p.data))
 
 
 def first_gradient_jumps(p):
@@ -124,13 +128,6 @@ def assert_equal_gradients(p, kind, ours):
     assert_equal_tensors(p.data, kind, ours, 1e-5, relative=True, at_kinks=at_kinks)
 
 
-def gradient_step(script, agent, optimizer, *rest):
-    """A step of Adam on the loss, as train() makes it; returns the scalars to log."""
-    stats = script.clipped_gradient(agent, *rest)
-    script.adam_step(optimizer)
-    return stats
-
-
 @torch.no_grad()
 def test_forward(problem):
     p = problem
@@ -142,28 +139,30 @@ def test_forward(problem):
 
 
 def test_statistics(problem):
-    agent, _, batch, clip_coef, args = problem.step
-    loss, stats = problem.config.script.ppo_loss(agent, batch, clip_coef, args)
+    agent, _, batch, args = problem.step
+    loss, stats = problem.config.script.ppo_loss(agent, batch, args)
     for theirs, ours in STATS.items():
         close(stats[ours], problem.data[f"stat/{theirs}"], 1e-5)
     close(loss.detach(), problem.data["stat/total_loss"], 1e-5)
 
 
 def test_gradients(problem):
-    agent, _, batch, clip_coef, args = problem.step
-    problem.config.script.ppo_loss(agent, batch, clip_coef, args)[0].backward()
-    assert_equal_gradients(problem, "grad_raw", gradients(problem))
+    agent, optimizer, batch, args = problem.step
+    loss, _ = problem.config.script.ppo_loss(agent, batch, args)
+    gradients = torch.autograd.grad(loss, list(optimizer.parameters.values()))
+    assert_equal_gradients(problem, "grad_raw", by_names(problem, gradients))
 
 
 def test_first_step(problem):
-    agent, optimizer, *rest = problem.step
-    norm = problem.config.script.clipped_gradient(agent, *rest)["grad_norm"].item()
+    script = problem.config.script
+    with watched(script, "adam_step", lambda optimizer, gradients, _: gradients) as given:
+        norm = script.gradient_step(*problem.step)["grad_norm"].item()
     expected = float(problem.data["global_norm"])
     # In float32 torch adds up a million squares in few lanes: on a CPU the norm is some 0.002 % too small.
     assert norm == pytest.approx(expected, rel=1e-3 if first_gradient_jumps(problem) else 1e-5)
-    clipped = {name: array * norm / expected for name, array in gradients(problem).items()}
+    [gradients] = given
+    clipped = {name: array * norm / expected for name, array in by_names(problem, gradients).items()}
     assert_equal_gradients(problem, "grad_clipped", clipped)
-    problem.config.script.adam_step(optimizer)
     if first_gradient_jumps(problem):
         assert distance(problem.data, "theta1", parameters(problem), origin=theta0(problem.data)) < NEAR
     else:
@@ -176,7 +175,7 @@ def test_three_steps(problem):
     exact = p.dtype == torch.float64
     for expected in data["train_stats_3steps"]:
         with torch.enable_grad():
-            stats = gradient_step(p.config.script, *p.step)
+            stats = p.config.script.gradient_step(*p.step)
         ours = [stats[name] for name in STATS.values()]
         if exact:
             close(ours, expected, 1e-5)
@@ -207,8 +206,9 @@ def test_trace_of_four_updates(device, dtype):
     agent.to(device, dtype)
     form = {name: data[f"theta_init/{name}"].shape for name in data["param_names"]}
     names = {"ent_coef": "ent_coef", "vf_coef": "vf_coef", "gamma": "gamma", "gae_lambda": "lam"}
+    names |= {"clip_coef": "cliprange"}
     args = ppo.Args(**{ours: float(data[theirs]) for ours, theirs in names.items()})
-    optimizer = torch.optim.Adam(agent.parameters(), args.learning_rate, fused=True)
+    optimizer = ppo.Adam(agent)
     opens = np.concatenate([np.zeros((1, N), bool), data["raw_dones"]])  # whether observation t opens an episode
     step, compared = 0, []
     for update, orders in enumerate(data["shuffled_inds"]):
@@ -233,9 +233,9 @@ def test_trace_of_four_updates(device, dtype):
         batch = {name: column.flatten(0, 1) for name, column in rollout.items()}
         for order in orders:
             for rows in np.split(order % M * N + order // M, int(data["nminibatches"])):
-                optimizer.param_groups[0]["lr"] = float(data["train_lr"][step])
+                now_args = dataclasses.replace(args, learning_rate=float(data["train_lr"][step]))
                 minibatch = {name: column[rows] for name, column in batch.items()}
-                stats = gradient_step(ppo, agent, optimizer, minibatch, float(data["cliprange"]), args)
+                stats = ppo.gradient_step(agent, optimizer, minibatch, now_args)
                 close([stats[ours] for ours in STATS.values()], data["train_stats"][step], 1e-5)
                 step += 1
                 if f"theta_after_{step}/pi/w" in data:
@@ -276,16 +276,20 @@ class Idle(nn.Module):
 
     def __init__(self, envs, bf16=False):
         super().__init__()
-        self.weight, self.zeros = nn.Parameter(torch.zeros(1)), torch.zeros(envs.num_envs)
+        self.weight = nn.Parameter(torch.zeros(1))
+        self.num_envs = envs.num_envs
+
+    def get_policy(self, obs):
+        return self
 
     def forward(self, obs):
-        return self, self.zeros
+        return self, torch.zeros(len(obs))
 
-    def sample(self):
-        return self.zeros
+    def sample(self, generator):
+        return torch.zeros(self.num_envs)
 
     def log_prob(self, actions):
-        return self.zeros
+        return torch.zeros(len(actions))
 
 
 def record_train(script, case, monkeypatch, tmp_path, **changes):
@@ -296,21 +300,15 @@ def record_train(script, case, monkeypatch, tmp_path, **changes):
     sizes = [int(SCHEDULES[f"{case}/{name}"]) for name in ("nupdates", "noptepochs", "nminibatches")]
     lr, clip = SCHEDULES[f"{case}/lr"], SCHEDULES[f"{case}/cliprange"]
 
-    def clipped_gradient(agent, minibatch, clip_coef, args):
+    def gradient_step(agent, optimizer, minibatch, args):
+        assert type(optimizer) is script.Adam and list(optimizer.parameters) == ["weight"]
         minibatches.append(minibatch)
-        clips.append(clip_coef)
+        clips.append(args.clip_coef)
+        rates.append(args.learning_rate)
         return {"policy_loss": torch.zeros(()), "value_loss": torch.zeros(())}
 
-    def adam_step(optimizer):
-        if not rates:  # the optimizer is the one that the tests above build themselves
-            [group], ours = optimizer.param_groups, torch.optim.Adam([torch.zeros(1)], fused=True)
-            assert type(optimizer) is torch.optim.Adam and len(group["params"]) == 1
-            assert all(group[name] == ours.defaults[name] for name in ("betas", "weight_decay", "amsgrad", "maximize"))
-        rates.append(optimizer.param_groups[0]["lr"])
-
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(script, "clipped_gradient", clipped_gradient)
-    monkeypatch.setattr(script, "adam_step", adam_step)
+    monkeypatch.setattr(script, "gradient_step", gradient_step)
     args = script.Args(
         seed=seed, cuda=False, save_every=0, num_envs=int(SCHEDULES[f"{case}/N"]), num_steps=M,
         total_timesteps=int(SCHEDULES[f"{case}/total_timesteps"]), update_epochs=sizes[1], num_minibatches=sizes[2],
@@ -339,10 +337,10 @@ def assert_as_recorded(case, lrs, clips, rows):
 
 def stub(script, monkeypatch, orders=None):
     """Gives the script idle environments and agents, and permutations in place of torch's."""
-    monkeypatch.setattr(script, "make_envs", lambda args, folder: CountingVector(args.num_envs))
+    monkeypatch.setattr(script, "make_envs", lambda args, folder=None: CountingVector(args.num_envs))
     monkeypatch.setattr(script, "Agent", Idle)
     if orders:
-        monkeypatch.setattr(torch, "randperm", lambda size, device: next(orders).view(size))
+        monkeypatch.setattr(torch, "randperm", lambda size, generator, device: next(orders).view(size))
 
 
 @pytest.mark.parametrize(
@@ -356,8 +354,11 @@ def test_schedules_and_minibatches(script, case, monkeypatch, tmp_path):
 class IdleMemory(Idle):
     """The same for ppo_atari_lstm.py. Its hidden state is the seed that it saw last, its cell the steps."""
 
+    def initial_state(self, num_envs):
+        return torch.zeros(1, num_envs, 128), torch.zeros(1, num_envs, 128)
+
     def forward(self, obs, state, dones):
-        return self, self.zeros[: len(obs)], tuple(column.repeat(128, 1).T[None] for column in obs.T)
+        return self, torch.zeros(len(obs)), tuple(column.repeat(128, 1).T[None] for column in obs.T)
 
 
 @pytest.mark.parametrize("case", ["rec_idx", "rec_idx_4_1"])

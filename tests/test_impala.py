@@ -4,6 +4,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from in_process import watched
 from ranks import in_float64, run, weights
 from run_files import checkpoint, scalars
 from test_cleanba import changed, numbers, slow
@@ -87,7 +88,7 @@ def test_the_loss_and_its_gradient():
 def record(file):
     """Writes every step of the environments, every minibatch, and the policy's bias and gradient at each step."""
     seen = {"steps": [], "minibatches": [], "gradients": []}
-    step, gradient = script.EnvPool.step, script.clipped_gradient
+    step, gradient_step, rmsprop_step = script.EnvPool.step, script.gradient_step, script.rmsprop_step
 
     def step_seen(envs, actions):
         before = np.stack(envs.frames, axis=-1)
@@ -95,14 +96,17 @@ def record(file):
         seen["steps"].append([torch.from_numpy(np.array(x)) for x in (before, actions, *answer[:4])])
         return answer
 
-    def gradient_seen(agent, minibatch, args):
-        stats = gradient(agent, minibatch, args)
+    def gradient_step_seen(agent, optimizer, minibatch, args):
         seen["minibatches"].append({name: column.clone() for name, column in minibatch.items()})
-        seen["gradients"].append((agent.policy.bias.detach().clone(), agent.policy.bias.grad.clone()))
-        torch.save(seen, file)
-        return stats
+        return gradient_step(agent, optimizer, minibatch, args)
 
-    script.EnvPool.step, script.clipped_gradient = step_seen, gradient_seen
+    def rmsprop_step_seen(optimizer, gradients, learning_rate):
+        bias = optimizer.parameters["policy.bias"].detach().clone()
+        seen["gradients"].append((bias, gradients[list(optimizer.parameters).index("policy.bias")]))
+        torch.save(seen, file)
+        rmsprop_step(optimizer, gradients, learning_rate)
+
+    script.EnvPool.step, script.gradient_step, script.rmsprop_step = step_seen, gradient_step_seen, rmsprop_step_seen
 
 
 def test_a_run_trains_on_what_happened(tmp_path):
@@ -147,13 +151,11 @@ def test_the_bootstrap_at_a_truncation(tmp_path):
         script.EnvPool.step = truncated
         script.Agent.forward = lambda agent, obs: (forward(agent, obs)[0], torch.full((len(obs),), 2.0))
 
-        def gradient_seen(agent, minibatch, args):
+        def gradient_step(agent, optimizer, minibatch, args):
             torch.save(minibatch["rewards"].clone(), tmp_path / "rewards")
-            for parameter in agent.parameters():
-                parameter.grad = torch.zeros_like(parameter)
             return {"policy_loss": torch.zeros(())}
 
-        script.clipped_gradient = gradient_seen
+        script.gradient_step = gradient_step
 
     run(0, f"{SMALL} --total-timesteps 64 --bootstrap-truncated", tmp_path, change, script)
     assert (torch.load(tmp_path / "rewards", weights_only=True) == torch.tensor(0.99 * 2.0)).all()
@@ -168,8 +170,10 @@ def test_the_norm_is_cut_at_40():
         minibatch = {"obs": torch.randn(M, B, 3).double(), "next_obs": torch.zeros(1, B, 3).double()}
         minibatch |= {"actions": torch.ones(M, B, dtype=torch.int64), "logprobs": torch.full((M, B), -0.7).double()}
         minibatch |= {"rewards": torch.full((M, B), scale).double(), "dones": torch.ones(M + 1, B, dtype=torch.bool)}
-        stats = script.clipped_gradient(agent, minibatch, args)
-        norms.append((float(stats["grad_norm"]), float(agent.weights.grad.norm())))
+        with watched(script, "rmsprop_step", lambda optimizer, gradients, learning_rate: gradients) as given:
+            stats = script.gradient_step(agent, script.RMSprop(agent), minibatch, args)
+        [[gradient]] = given
+        norms.append((float(stats["grad_norm"]), float(gradient.norm())))
     assert norms[0][0] == pytest.approx(norms[0][1]) and norms[0][0] < 40 < norms[1][0]
     assert norms[1][1] == pytest.approx(40, rel=1e-5)
 
@@ -193,7 +197,7 @@ def test_speed_and_ranks_change_nothing(tmp_path):
     options = f"{SMALL} --total-timesteps 256 --actor-threads 2"
     one = run(0, options, tmp_path / "one", module=script)
     for name, change in {
-        "slow learner": lambda: slow(script, "clipped_gradient", 0.1),
+        "slow learner": lambda: slow(script, "gradient_step", 0.1),
         "slow actors": lambda: slow(script, "EnvPool.step", 0.02),
     }.items():
         other = run(0, options, tmp_path / name, changed(change), script)

@@ -6,6 +6,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from in_process import watched
 from script_table import LSTM, PROCGEN, SCRIPTS, of_scripts
 from toy_envs import spaces
 
@@ -19,7 +20,7 @@ FIVE_DEVIATIONS = 0.008
 
 
 @pytest.mark.parametrize(
-    "sample", [ppo.Categorical.sample, lambda policy: ppo_atari_multigpu.Categorical(policy.logits).sample(1, 3)]
+    "sample", [ppo.Categorical.sample, lambda policy: ppo_atari_multigpu.Categorical(policy.logits).sample(None, 1, 3)]
 )
 def test_discrete_actions_have_their_probabilities(sample):
     torch.manual_seed(1)
@@ -76,10 +77,10 @@ B = 64
 with_ppo_loss = of_scripts([script for script in SCRIPTS if hasattr(script.module, "ppo_loss")])
 
 
-def loss_of(script, minibatch, values, clip_coef, args):
+def loss_of(script, minibatch, values, args):
     """What the script's `ppo_loss` returns for a policy of class Policy and these values."""
     answer = (Policy(), values, None) if script.name == "ppo_atari_lstm" else (Policy(), values)
-    return script.module.ppo_loss(lambda *_: answer, minibatch, clip_coef, args)
+    return script.module.ppo_loss(lambda *_: answer, minibatch, args)
 
 
 def random_minibatch():
@@ -93,10 +94,9 @@ def random_minibatch():
 @with_ppo_loss
 @pytest.mark.parametrize("clip_coef", [0.05, 0.2])
 def test_the_loss_follows_its_formulas(script, clip_coef):
-    """Clip ranges are the argument `clip_coef`, which --anneal-clip lowers, and not the option."""
-    args = script.module.Args(clip_coef=0.2, ent_coef=0.03, vf_coef=0.7)
+    args = script.module.Args(clip_coef=clip_coef, ent_coef=0.03, vf_coef=0.7)
     minibatch, values = random_minibatch(), 0.15 * torch.randn(B)
-    loss, stats = loss_of(script, minibatch, values, clip_coef, args)
+    loss, stats = loss_of(script, minibatch, values, args)
     logprobs, old, values, old_values, returns = (
         column.double().numpy()
         for column in (minibatch["actions"], minibatch["logprobs"], values, minibatch["values"], minibatch["returns"])
@@ -125,7 +125,7 @@ def test_a_column_of_another_shape_ends_the_loss(script, wrong):
     if wrong in minibatch:
         minibatch[wrong] = minibatch[wrong][:, None]
     with contextlib.nullcontext() if wrong is None else pytest.raises(AssertionError):
-        loss_of(script, minibatch, values, 0.1, script.module.Args())
+        loss_of(script, minibatch, values, script.module.Args())
 
 
 @pytest.mark.parametrize("largest", [0.5, 0.001])
@@ -135,15 +135,15 @@ def test_the_gradient_is_clipped_to_a_norm_and_the_log_has_the_norm_before(large
     minibatch = random_minibatch() | {"obs": torch.randn(B, 4), "actions": torch.randint(2, (B,))}
     args = ppo.Args(max_grad_norm=largest)
 
-    def norm():
-        return sum(p.grad.double().square().sum() for p in agent.parameters()).sqrt().item()
+    def norm(gradients):
+        return sum(gradient.double().square().sum() for gradient in gradients).sqrt().item()
 
-    ppo.ppo_loss(agent, minibatch, 0.2, args)[0].backward()
-    before = norm()
-    agent.zero_grad()
-    stats = ppo.clipped_gradient(agent, minibatch, 0.2, args)
+    loss, _ = ppo.ppo_loss(agent, minibatch, args)
+    before = norm(torch.autograd.grad(loss, list(agent.parameters())))
+    with watched(ppo, "adam_step", lambda optimizer, gradients, learning_rate: gradients) as given:
+        stats = ppo.gradient_step(agent, ppo.Adam(agent), minibatch, args)
     assert 0.01 < before < 100 and stats["grad_norm"].item() == pytest.approx(before, rel=1e-4)
-    assert norm() == pytest.approx(min(before, largest), rel=1e-4)
+    assert norm(*given) == pytest.approx(min(before, largest), rel=1e-4)
 
 
 @with_ppo_loss
@@ -161,5 +161,5 @@ def test_no_tensor_of_an_update_stays_on_the_cpu(script, monkeypatch):
         minibatch = random_minibatch() | {"masks": torch.ones(B, 5, dtype=torch.bool)}
         minibatch["obs"] = torch.zeros(B, *obs.shape)
     minibatch["actions"] = agent(minibatch["obs"])[0].sample()
-    stats = script.module.clipped_gradient(agent, minibatch, 0.1, script.module.Args())
+    stats = script.module.gradient_step(agent, script.module.Adam(agent), minibatch, script.module.Args())
     assert {scalar.device.type for scalar in stats.values()} == {"meta"}

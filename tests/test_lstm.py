@@ -47,13 +47,11 @@ def test_a_sequence_equals_its_steps(agent, seed):
 def test_the_second_bias_of_torch_stays_zero():
     torch.manual_seed(1)
     agent = script.Agent(SPACES)
-    optimizer = torch.optim.Adam(agent.parameters(), 0.1, fused=True)
     B = T * E
     batch = {"obs": torch.randint(256, (B, 84, 84, 1), dtype=torch.uint8), "actions": torch.randint(4, (B,))}
     batch |= {"logprobs": torch.zeros(B), "values": torch.zeros(B), "returns": torch.randn(B)}
     batch |= {"dones": torch.zeros(B, dtype=torch.bool), "state": (torch.zeros(1, E, 128),) * 2}
-    script.clipped_gradient(agent, batch, 0.1, script.Args())
-    script.adam_step(optimizer)
+    script.gradient_step(agent, script.Adam(agent), batch, script.Args())
     assert not agent.lstm.bias_hh_l0.any() and agent.lstm.bias_ih_l0.any()
 
 
@@ -120,7 +118,7 @@ def test_every_value_is_of_the_state_up_to_its_observation(tmp_path):
         return {"policy_loss": torch.zeros(()), "value_loss": torch.zeros(())}
 
     cuts, kinds = 0, [(3, "truncated"), (5, "both"), (2, "truncated"), (4, "terminated")]
-    patches = (script, "Agent", Ages), (script, "clipped_gradient", no_step)
+    patches = (script, "Agent", Ages), (script, "gradient_step", no_step)
     with patched(*patches) as patch, watched(script, "gae", look) as rollouts:
         toy = lambda images, index: Counting(images, index, kinds[index % 3 :] + kinds[: index % 3])  # noqa: E731
         games = put_in_place_of_games(LSTM, toy, patch.setattr)

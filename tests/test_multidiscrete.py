@@ -71,7 +71,7 @@ def test_gradients_of_invalid_logits_are_zero(masks):
         masked = policy.masked(masks)
         batch = {name: torch.randn(500) for name in ("obs", "values", "returns")} | {"actions": masked.sample()}
         batch |= {"logprobs": masked.log_prob(batch["actions"]) + 0.2 * torch.randn(500), "masks": masks}
-    loss, stats = masking.ppo_loss(lambda obs: (policy, torch.zeros(500)), batch, 0.1, masking.Args())
+    loss, stats = masking.ppo_loss(lambda obs: (policy, torch.zeros(500)), batch, masking.Args())
     loss.backward()
     assert loss.isfinite() and all(scalar.isfinite() for scalar in stats.values())
     assert (logits.grad[~masks] == 0).all() and logits.grad.isfinite().all()
@@ -123,7 +123,7 @@ class Masked(toy_envs.Toy):
 @pytest.mark.parametrize("where", [("reset", "step"), ("method",), ("method", "reset")], ids="+".join)
 def test_the_mask_in_the_batch_is_that_of_its_observation(where, tmp_path):
     """Also in the first step of an episode."""
-    make_env = lambda args, index, folder: gym.wrappers.RecordEpisodeStatistics(Masked(where))  # noqa: E731
+    make_env = lambda args, index, folder: masking.Episodes(Masked(where))  # noqa: E731
     minibatches = watched(masking, "ppo_loss", lambda agent, minibatch, *_: minibatch)
     with patched((masking, "make_env", make_env)), minibatches as batches:
         train(MASK, "--num-envs 2 --num-steps 32 --total-timesteps 192 --update-epochs 1", tmp_path)

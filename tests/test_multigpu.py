@@ -30,11 +30,12 @@ def record(folder, float64=False):
             in_float64()
         seen, total, step = {"steps": [], "kl": []}, script.sum_over_ranks, script.EnvPool.step
 
-        def sum_over_ranks(agent, stats, share):
-            own = float(stats["approx_kl"])
-            total(agent, stats, share)
-            seen["kl"].append((own, float(stats["approx_kl"])))
-            seen.setdefault("gradient", torch.cat([p.grad.flatten() for p in agent.parameters()]))
+        def sum_over_ranks(tensors, share):
+            *gradients, _, _, _, _, kl, _, _ = tensors  # seven scalars, of which approx_kl is the fifth
+            own = float(kl)
+            total(tensors, share)
+            seen["kl"].append((own, float(kl)))
+            seen.setdefault("gradient", torch.cat([gradient.flatten() for gradient in gradients]))
             torch.save(seen, folder / f"seen_{rank}")
 
         def step_seen(envs, actions):

@@ -116,7 +116,7 @@ def record(script, options, toy, folder):
 
     An update has the arguments and the result of `gae`, a copy of the agent of the rollout, and its gradient steps."""
     module, updates = script.module, []
-    gae, clipped_gradient, adam_step = module.gae, module.clipped_gradient, module.adam_step
+    gae, gradient_step = module.gae, module.gradient_step
 
     def recording_gae(rewards, values, dones, next_value, next_done, *rest):
         given = {"rewards": rewards, "values": values, "dones": dones, "next_value": next_value, "next_done": next_done}
@@ -124,18 +124,14 @@ def record(script, options, toy, folder):
         updates[-1].advantages = gae(rewards, values, dones, next_value, next_done, *rest)
         return updates[-1].advantages
 
-    def recording_gradient(agent, minibatch, clip_coef, *rest):
+    def recording_step(agent, optimizer, minibatch, args):
         if not updates[-1].steps:
             updates[-1].agent = copy.deepcopy(agent)
-        stats = clipped_gradient(agent, minibatch, clip_coef, *rest)
-        updates[-1].steps.append(SimpleNamespace(minibatch=minibatch, clip=clip_coef, stats=stats))
+        stats = gradient_step(agent, optimizer, minibatch, args)
+        updates[-1].steps.append(SimpleNamespace(minibatch=minibatch, args=args, stats=stats))
         return stats
 
-    def recording_step(optimizer):
-        updates[-1].steps[-1].lr = optimizer.param_groups[0]["lr"]
-        adam_step(optimizer)
-
-    patches = ("gae", recording_gae), ("clipped_gradient", recording_gradient), ("adam_step", recording_step)
+    patches = ("gae", recording_gae), ("gradient_step", recording_step)
     with patched(*((module, *each) for each in patches)) as patch:
         made = in_process.put_in_place_of_games(script, toy, patch.setattr)
         run = train(script, options, folder)
@@ -300,8 +296,8 @@ def test_an_epoch_has_every_step_once_in_an_order_of_its_own(annealed):
 def test_schedules(annealed):
     _, updates, _, run = annealed
     left = 1 - np.arange(UPDATES) / UPDATES
-    assert [step.lr for update in updates for step in update.steps] == pytest.approx(np.repeat(0.01 * left, 6))
-    assert [step.clip for update in updates for step in update.steps] == pytest.approx(np.repeat(0.3 * left, 6))
+    assert [step.args.learning_rate for update in updates for step in update.steps] == pytest.approx(np.repeat(0.01 * left, 6))
+    assert [step.args.clip_coef for update in updates for step in update.steps] == pytest.approx(np.repeat(0.3 * left, 6))
     assert [value for _, value in scalars(run)["charts/learning_rate"]] == pytest.approx(0.01 * left)
 
 
@@ -311,13 +307,13 @@ def test_target_kl_ends_the_epochs_of_an_update(script, kl, kl_of_ppo2, epochs, 
     """By approx_kl of an epoch's last minibatch, not by ppo2's estimator."""
     calls = []
 
-    def clipped_gradient(*_):
+    def gradient_step(*_):
         calls.append(len(calls) % 2)
         stats = {"approx_kl": kl if calls[-1] else 1 - kl, "approx_kl_ppo2": kl_of_ppo2}
         return {name: torch.tensor(number) for name, number in stats.items()}
 
     options = "--num-envs 2 --num-steps 8 --total-timesteps 32 --num-minibatches 2 --update-epochs 3 --target-kl 0.02"
-    with patched((script.module, "clipped_gradient", clipped_gradient)) as patch:
+    with patched((script.module, "gradient_step", gradient_step)) as patch:
         in_process.put_in_place_of_games(script, endings, patch.setattr)
         train(script, options, tmp_path)
     assert len(calls) == 2 * 2 * epochs
