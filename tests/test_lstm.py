@@ -101,6 +101,9 @@ class Ages(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(2))
 
+    def initial_state(self, num_envs):
+        return torch.zeros(1, num_envs, 1), torch.zeros(1, num_envs, 1)
+
     def forward(self, obs, state, dones):
         age, which = (s * ~dones[:, None] for s in state)
         index, episode = obs[:, 0, 0, :2].float().T[..., None]

@@ -19,7 +19,9 @@ BACKEND = "inductor" if shutil.which(os.environ.get("CXX", "g++")) else "aot_eag
 
 @pytest.mark.slow
 def test_compiled_equals_eager_after_50_updates(monkeypatch):
-    """From ppo2's recorded batch, 50 steps: the same weights but for rounding; everything is compiled once."""
+    """From ppo2's recorded batch, 50 steps: the same weights but for rounding; everything is compiled once.
+
+    The learning rate and the clip range change in each step, as with --anneal-lr and --anneal-clip."""
     monkeypatch.setattr(torch._dynamo.config, "trace_autograd_ops", True)
     config, data = CONFIGS["mlp_copy_discrete"], load("b_mlp_copy_discrete")
     batch = recorded_batch(config, data)
@@ -27,12 +29,13 @@ def test_compiled_equals_eager_after_50_updates(monkeypatch):
     compiled = copy.deepcopy(eager)
     compiles = torch._dynamo.utils.counters["stats"]
     before = compiles["unique_graphs"]
-    whole = torch.compile(ppo.clipped_gradient, backend=BACKEND, fullgraph=True)
-    for agent, gradient in ((eager, ppo.clipped_gradient), (compiled, whole)):
-        optimizer = torch.optim.Adam(agent.parameters(), 2.5e-4, fused=True)
-        for _ in range(50):
-            gradient(agent, batch, 0.2, ppo.Args())
-            ppo.adam_step(optimizer)
+    whole = torch.compile(ppo.gradient_step, backend=BACKEND, fullgraph=True)
+    for agent, gradient_step in ((eager, ppo.gradient_step), (compiled, whole)):
+        optimizer = ppo.Adam(agent)
+        for update in range(50):
+            left = 1 - update / 50
+            args = ppo.Args(learning_rate=2.5e-4 * left, clip_coef=0.2 * left)
+            gradient_step(agent, optimizer, batch, ppo.floats_as_tensors(args))
     assert compiles["unique_graphs"] == before + 1
     start = config.agent()
     # Where rounding lets one of 128 rows leave the clip range a step earlier, a weight differs by about 2.5e-4 / 128.
@@ -49,7 +52,7 @@ def test_compile_is_of_the_gradient(tmp_path, monkeypatch):
     for option in ("--tf32", "--compile"):
         train(PPO, f"--num-envs 2 --num-steps 8 --total-timesteps 16 {option}", tmp_path)
         assert {torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32} == {option == "--tf32"}
-    assert compiled == [ppo.clipped_gradient] and torch._dynamo.config.trace_autograd_ops
+    assert compiled == [ppo.gradient_step] and torch._dynamo.config.trace_autograd_ops
 
 
 # the scripts that have --bf16, and ppo2's name of each one's network

@@ -120,7 +120,7 @@ def test_each_seat_is_an_environment():
 def test_it_learns(past, with_recipe, tmp_path):
     """To choose the right action for each sign, from both seats or from one against an older self."""
     tested, options = (with_recipe("with/selfplay-past"), " --past-every 32") if past else (SELFPLAY, "")
-    run = train(tested, f"{SIGNS} 16384 --learning-rate 1e-2{options}", tmp_path)
+    run = train(tested, f"{SIGNS} 16384 --learning-rate 3e-3{options}", tmp_path)
     agent = script.Agent(script.make_envs(script.Args(env_id="Signs-v0", num_envs=2), None))
     agent.load_state_dict(checkpoint(run)["parts"]["agent"])
     policy, _ = agent(torch.eye(4))
