@@ -430,7 +430,7 @@ def train(args, run):
     if actor_device.type == "cuda":  # [cleanba 1] cuda:1 is the GPU after the learner's
         actor_device = torch.device("cuda", torch.cuda.current_device() + (actor_device.index or 0))
     torch.set_num_threads(1)  # a process that is forked while torch has more threads may hang
-    envs = []
+    envs = []  # [cleanba 1]
     for i in range(args.actor_threads):  # [cleanba 1] only the first thread of rank 0 records videos
         capture_video = args.capture_video and rank == 0 and i == 0
         envs.append(make_envs(dataclasses.replace(args, capture_video=capture_video), run.folder))
@@ -502,8 +502,8 @@ def make_rollouts(args, envs, seed, device, generator, rank, ranks):
                 final_info = infos.get("final_info", {"_episode": [], "episode": {"r": [], "l": []}})  # [cleanba 3]
                 ends.append((final_info["_episode"], final_info["episode"]["r"], final_info["episode"]["l"]))
 
-        rollout = {name: torch.stack([step[name] for step in steps]) for name in steps[0]}  # each [M, N, ...]
         # [impala 3] the learner computes values, also of the next observation
+        rollout = {name: torch.stack([step[name] for step in steps]) for name in steps[0]}  # each [M, N, ...]
         rollout["logprobs"].cpu()  # waits until a GPU has computed the columns
         rollout["next_obs"] = torch.from_numpy(next_obs).to(device)[None]
         rollout["rewards"] = torch.from_numpy(rewards).to(device)
@@ -1013,4 +1013,4 @@ def make_run(args):
 
 
 if __name__ == "__main__":
-    main(make_run)
+    main(make_run)  # [aux 2]

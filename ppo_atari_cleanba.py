@@ -451,7 +451,7 @@ def train(args, run):
     if actor_device.type == "cuda":  # [cleanba 1] cuda:1 is the GPU after the learner's
         actor_device = torch.device("cuda", torch.cuda.current_device() + (actor_device.index or 0))
     torch.set_num_threads(1)  # a process that is forked while torch has more threads may hang
-    envs = []
+    envs = []  # [cleanba 1]
     for i in range(args.actor_threads):  # [cleanba 1] only the first thread of rank 0 records videos
         capture_video = args.capture_video and rank == 0 and i == 0
         envs.append(make_envs(dataclasses.replace(args, capture_video=capture_video), run.folder))
@@ -1061,4 +1061,4 @@ def make_run(args):
 
 
 if __name__ == "__main__":
-    main(make_run)
+    main(make_run)  # [aux 2]

@@ -950,4 +950,4 @@ def make_run(args):
 
 
 if __name__ == "__main__":
-    main(make_run)
+    main(make_run)  # [aux 2]

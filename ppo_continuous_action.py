@@ -278,11 +278,12 @@ def make_envs(args, folder=None):
 
     folder: where --capture-video puts its videos; None records nothing."""
     makers = [partial(make_env, args, index, folder) for index in range(args.num_envs)]
+    # [continuous 6] [continuous 8] normalization of observations and rewards, with statistics of all environments
     if args.async_envs:  # workers that are no daemons may start processes of their own
         envs = gym.vector.AsyncVectorEnv(makers, daemon=False, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)
     else:
         envs = gym.vector.SyncVectorEnv(makers, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)
-    return Normalize(envs, args.gamma)  # [continuous 6] [continuous 8] normalization
+    return Normalize(envs, args.gamma)
 
 
 class Normal:

@@ -255,12 +255,13 @@ def make_envs(args, folder=None):
     folder: where --capture-video puts its videos; None records nothing."""
     if args.num_envs % 2:  # [check]
         sys.exit(f"error: --num-envs {args.num_envs} must be even, as each game has two players")
-    makers = [partial(make_env, args, index, folder) for index in range(args.num_envs // 2)]  # [selfplay 1]
+    # [selfplay 1] each of N / 2 games is two environments, one for each player
+    makers = [partial(make_env, args, index, folder) for index in range(args.num_envs // 2)]
     if args.async_envs:  # workers that are no daemons may start processes of their own
         envs = gym.vector.AsyncVectorEnv(makers, daemon=False, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)
     else:
         envs = gym.vector.SyncVectorEnv(makers, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)
-    return Seats(envs)  # [selfplay 1]
+    return Seats(envs)
 
 
 class Categorical:
