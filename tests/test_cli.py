@@ -11,7 +11,7 @@ import tyro
 from in_process import train
 from processes import finish, start
 from run_files import checkpoint
-from script_table import ATARI, CLASSIC_CONTROL, CONTINUOUS, PPO, ROOT, every_script, every_text
+from script_table import ATARI, CLASSIC_CONTROL, CONTINUOUS, PPO, ROOT, every_script, every_text, of_scripts
 
 
 @every_script
@@ -31,6 +31,49 @@ def test_sizes_that_do_not_fit(script, tmp_path):
             train(script, f"{script.quick} --num-steps {args.num_steps} --num-minibatches {number}", tmp_path)
     with pytest.raises(SystemExit, match=f"^error: no rollout of {rollout} steps fits from step 0 to"):
         train(script, f"--total-timesteps {rollout - 1}", tmp_path)
+
+
+def integers(script):
+    return [field.name for field in dataclasses.fields(script.module.Args) if field.type in (int, "int")]
+
+
+@every_text
+def test_integers_that_are_too_small(script, tmp_path):
+    """A line names the option and the smallest number."""
+    names = integers(script)
+    assert {"num_envs", "num_steps", "total_timesteps", "num_minibatches", "threads", "save_every"} <= set(names)
+    for name in names:
+        smallest = 0 if name in ("seed", "save_every", "num_levels", "start_level") else 1
+        option = f"--{name.replace('_', '-')} {smallest - 1}"
+        with pytest.raises(SystemExit, match=f"^error: {option}: the smallest possible value is {smallest}$"):
+            train(script, option, tmp_path)
+    assert not list(tmp_path.glob("runs/*"))
+
+
+def test_integers_of_a_resume_that_are_too_small(tmp_path):
+    run = train(PPO, PPO.tiny, tmp_path)
+    with pytest.raises(SystemExit, match="^error: --num-envs 0: the smallest possible value is 1$"):
+        train(PPO, f"--resume {run} --num-envs 0 --total-timesteps 1024", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"])
+@of_scripts([PPO, script_table.MULTIGPU])
+def test_a_launcher_of_several_processes(script, name, tmp_path, monkeypatch):
+    """Each process would make the same run: one of several ends with a line, a single one trains."""
+    monkeypatch.setenv(name, "2")
+    with pytest.raises(SystemExit, match=f"^error: {name}=2: .*torchrun.*ppo_atari_multigpu.py"):
+        train(script, script.tiny, tmp_path)
+    assert not list(tmp_path.glob("runs/*"))
+    monkeypatch.setenv(name, "1")
+    if script is PPO:
+        train(script, script.tiny, tmp_path)
+
+
+@pytest.mark.parametrize("env_id", ["NoSuch-v0", "no_such_module:NoSuch-v0", "CartPole-v99"])
+def test_an_environment_that_there_is_not(env_id, tmp_path):
+    """One line says what is missing and where to look."""
+    with pytest.raises(SystemExit, match=r"^error: [^\n]*docs/environment.md[^\n]*$"):
+        train(PPO, f"--env-id {env_id}", tmp_path)
 
 
 @pytest.mark.parametrize("option", ["gamma 1.1", "gae-lambda -0.1", "clip-coef -0.2", "max-grad-norm -1"])

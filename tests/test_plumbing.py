@@ -1,5 +1,6 @@
 """Checkpoints, resumes, signals and errors, tested on ppo.py, as the plumbing is the same in every script."""
 
+import json
 import os
 import re
 import shutil
@@ -23,7 +24,7 @@ from in_process import patched
 from processes import PATIENCE, finish, start, started
 from run_files import checkpoint, equal, same_weights, scalars
 from script_table import PPO
-from toy_envs import Clock
+from toy_envs import Clock, spaces
 
 ppo = PPO.module
 CLOCK = "--num-envs 2 --num-steps 16 --total-timesteps 384 --num-minibatches 2 --update-epochs 2 --save-every 2"
@@ -134,11 +135,41 @@ def test_a_finished_run_stays_as_it_is(tmp_path):
 
 
 def test_a_named_checkpoint_begins_a_new_run(tmp_path):
-    run = train(f"{CLOCK} --exp-name first", tmp_path)
+    """With the checkpoint's parts, no returns of episodes, and schedules from there on; a resume of it continues it."""
+    run = train(f"{CLOCK} --exp-name first --learning-rate 0.01", tmp_path)
     before, older = contents(run), min(run.glob("checkpoint_*.pt"))
-    new = train(f"--resume {older}", tmp_path)
+    with in_process.loaded_parts(PPO) as loaded:
+        new = train(f"--resume {older} --total-timesteps 448", tmp_path)
+    assert equal(loaded, checkpoint(run, 0)["parts"]) and checkpoint(run, 0)["returns"]
     assert new != run and new.name.split("__")[1] == "ppo" and contents(run) == before
-    assert steps_of(new) == [352, 384] and checkpoints(new) == [320, 384]  # the first is saved at the start
+    assert steps_of(new) == [352, 384, 416, 448] and checkpoints(new) == [384, 448]
+    rates = [0.01, 0.0075, 0.005, 0.0025]
+    assert [value for _, value in scalars(new)["charts/learning_rate"]] == pytest.approx(rates)
+    assert len(checkpoint(new)["returns"]) == (448 - 320) // 8 < len(checkpoint(run, 0)["returns"])
+    cut(new, 384)
+    train(f"--resume {new}", tmp_path)
+    assert [value for _, value in scalars(new)["charts/learning_rate"]] == pytest.approx(rates)
+
+
+def test_a_new_run_has_a_checkpoint_of_its_own_at_once(tmp_path):
+    run = train(CLOCK, tmp_path)
+    with patched((ppo, "gae", None)), pytest.raises(TypeError):
+        train(f"--resume {min(run.glob('checkpoint_*.pt'))}", tmp_path)
+    state = checkpoint(run_files.newest_run(tmp_path))
+    assert state["returns"] == [] and equal(state["parts"], checkpoint(run, 0)["parts"])
+
+
+def test_parts_that_a_named_checkpoint_lacks_start_anew(tmp_path, capsys):
+    """As of a file with nothing but weights; a line says so."""
+    run = train(CLOCK, tmp_path)
+    state = checkpoint(run)
+    del state["parts"]["optimizer"]
+    torch.save(state, tmp_path / "weights.pt")
+    with in_process.loaded_parts(PPO) as loaded:
+        train("--resume weights.pt --total-timesteps 448", tmp_path)
+    assert equal(loaded["agent"], state["parts"]["agent"])
+    assert not any(tensor.any() for tensor in loaded["optimizer"].values())
+    assert "weights.pt has no optimizer: it starts anew\n" in capsys.readouterr().out
 
 
 def test_only_names_with_twelve_digits_are_checkpoints(tmp_path):
@@ -191,6 +222,19 @@ def test_a_file_that_cannot_be_read_is_not_damaged(tmp_path):
     assert contents(run) == before
 
 
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")], ids=type)
+@pytest.mark.parametrize("place", [(torch, "load"), (ppo.zipfile.ZipFile, "testzip")], ids=["load", "checksums"])
+def test_a_lack_of_memory_is_no_damage(error, place, tmp_path):
+    """The run ends with the error, and no file changes."""
+    if place[1] == "testzip" and isinstance(error, RuntimeError):
+        pytest.skip("the checksums are not torch's")
+    run = train(CLOCK, tmp_path)
+    before = contents(run)
+    with patched((*place, mock.Mock(side_effect=error))), pytest.raises(type(error)):
+        train(f"--resume {run} --total-timesteps 512", tmp_path)
+    assert contents(run) == before
+
+
 def coefficient(value, *names):
     """A part of an edited script: a state with a number by each of these names."""
     state = dict.fromkeys(names or ["value"], value)
@@ -209,6 +253,66 @@ def test_a_part_that_cannot_be_saved_ends_the_run_at_once(part, tmp_path):
     with patched((ppo, "gae", None)), pytest.raises((SystemExit, Exception)) as raised:
         train_with(part, CLOCK, tmp_path)
     assert "NoneType" not in str(raised.value)
+
+
+class Counter:
+    """A part that counts its saves with a number of numpy's."""
+
+    def __init__(self, make=np.float32):
+        self.saves = make(0)
+        self.make = make
+
+    def state_dict(self):
+        self.saves = self.make(self.saves + 1)
+        return {"saves": self.saves, "list": [self.saves, {"deep": self.saves}]}
+
+    def load_state_dict(self, state):
+        assert {type(state["saves"]), type(state["list"][0]), type(state["list"][1]["deep"])} == {float}
+
+
+def test_a_part_may_hold_numbers_of_numpy(tmp_path):
+    """They are Python's in the checkpoint; also where they become numpy's after the first."""
+    run = train_with(Counter(), CLOCK, tmp_path)
+    saved = checkpoint(run)["parts"]["coefficient"]["saves"]
+    assert type(saved) is float and saved > 5
+
+
+def test_a_part_that_later_holds_an_array_is_named(tmp_path):
+    """The first save is of a number, a later one of an array."""
+    later = Counter(lambda saves: float(saves) if saves < 4 else np.zeros(2))
+    with pytest.raises(SystemExit, match="^error: part coefficient, saves: .* numpy arrays.*tolist"):
+        train_with(later, CLOCK, tmp_path)
+
+
+def test_another_width_is_one_line(tmp_path):
+    """It names the part and the key."""
+    run = train(CLOCK, tmp_path)
+    wide = lambda inputs: torch.nn.Sequential(torch.nn.Linear(inputs, 64), torch.nn.Linear(64, 64))  # noqa: E731
+    narrow = lambda inputs: torch.nn.Sequential(torch.nn.Linear(inputs, 8), ppo.nn.Tanh(), torch.nn.Linear(8, 64))  # noqa: E731
+    for mlp, named in ((narrow, "policy_trunk.0.weight"), (wide, "policy_trunk.2.weight")):
+        with patched((ppo, "mlp", mlp)), pytest.raises(SystemExit) as end:
+            train(f"--resume {run} --total-timesteps 512", tmp_path)
+        assert end.value.code.startswith("error: the checkpoint does not fit: ") and named in end.value.code
+        assert "\n" not in end.value.code
+
+
+def test_the_optimizer_s_state_is_that_of_its_names(tmp_path):
+    """Its parameters in another order take no other's means: the resume is refused."""
+    run = train(CLOCK, tmp_path)
+
+    class Turned(ppo.Adam):
+        def __init__(self, agent):
+            super().__init__(agent)
+            for name in ("parameters", "means", "squares"):
+                setattr(self, name, dict(reversed(getattr(self, name).items())))
+
+    with patched((ppo, "Adam", Turned)), pytest.raises(SystemExit, match="^error: the checkpoint does not fit"):
+        train(f"--resume {run} --total-timesteps 512", tmp_path)
+    state = checkpoint(run)["parts"]["optimizer"]
+    agent = ppo.Agent(spaces(gym.spaces.Box(0, 255, (4,)), gym.spaces.Discrete(2)))
+    turned = Turned(agent)
+    turned.load_state_dict(state)
+    assert all(torch.equal(mean, state[f"mean of {name}"]) for name, mean in turned.means.items())
 
 
 def test_parts_that_do_not_fit(tmp_path):
@@ -267,10 +371,11 @@ def test_a_loss_that_is_not_finite_ends_the_run(tmp_path):
     assert all(tensor.isfinite().all() for tensor in state["parts"]["agent"].values())
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_saves_and_ends_the_run(number, tmp_path):
-    """Also one that the whole process group gets, as from a terminal; the workers leave it to the run."""
-    group = number != signal.SIGTERM
+@pytest.mark.parametrize(
+    "number, group", [(signal.SIGTERM, False), (signal.SIGHUP, True), (signal.SIGUSR1, True), (signal.SIGUSR2, False)]
+)
+def test_a_signal_saves_and_ends_the_run(number, group, tmp_path):
+    """Also one that the whole process group gets, as from a terminal or Slurm; the workers leave it to the run."""
     process = start([ppo.__file__, *FOREVER.split(), *["--async-envs"] * group], tmp_path, group=0)
     run = started(process, tmp_path)
     (os.killpg if group else os.kill)(process.pid, number)
@@ -281,6 +386,19 @@ def test_a_signal_saves_and_ends_the_run(number, tmp_path):
     assert steps_of(run) == list(range(64, step + 1, 64))
     assert in_process.train(PPO, f"--resume {run} --total-timesteps {step + 128}", tmp_path) == run
     assert steps_of(run) == list(range(64, step + 129, 64))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_before_the_start_ends_the_program_at_once(number, tmp_path):
+    """There is nothing to save, and no folder."""
+
+    def make_envs(args, folder):
+        os.kill(os.getpid(), number)
+        raise AssertionError("it goes on")
+
+    with patched((ppo, "make_envs", make_envs)), pytest.raises(SystemExit) as end:
+        in_process.train(PPO, "", tmp_path)
+    assert end.value.code == 128 + number and not (tmp_path / "runs").exists()
 
 
 def test_what_nohup_ignores_stays_ignored(tmp_path):
@@ -294,13 +412,13 @@ def test_what_nohup_ignores_stays_ignored(tmp_path):
 # A program for another process: ppo.py, whose first update has no end
 ENDLESS = """
 import signal, sys, time, ppo
-def gradient(*args):
+def gradient_step(*args):
     print("learning", flush=True)
     while signal.getsignal(signal.SIGINT) != signal.SIG_DFL:
         time.sleep(0.01)
     print("told to stop", flush=True)
     time.sleep(1000)
-ppo.clipped_gradient, sys.argv = gradient, ["ppo.py"]
+ppo.gradient_step, sys.argv = gradient_step, ["ppo.py"]
 ppo.main()
 """
 
@@ -396,13 +514,60 @@ def test_killed_while_it_writes_a_checkpoint(tmp_path):
 # The folder and the log
 
 
+def test_the_name_of_a_folder(tmp_path):
+    """It tells which options are not the defaults, without those of the machine, and has no character of a pattern."""
+    options = f"{CLOCK} --exp-name lr[1e-3]/a --seed 7 --no-cuda --learning-rate 0.001"
+    name = train(options, tmp_path).name
+    changed = "num_envs=2,num_steps=16,learning_rate=0.001,num_minibatches=2,update_epochs=2"
+    assert re.fullmatch(rf"CartPole-v1__lr-1e-3--a__7__{re.escape(changed)}__\d{{8}}-\d{{6}}", name)
+
+
+def test_two_runs_of_one_second_have_two_folders(tmp_path):
+    with patched((ppo.time, "strftime", lambda form: "20260101-000000")):
+        assert train(CLOCK, tmp_path) != train(CLOCK, tmp_path)
+
+
+def test_a_script_started_through_a_link_is_known_by_its_own_name(tmp_path):
+    link = tmp_path / "link.py"
+    link.symlink_to(ppo.__file__)
+    with patched((ppo, "__file__", str(link))):
+        run = train(CLOCK, tmp_path)
+    assert (run / "ppo.py").read_bytes() == Path(ppo.__file__).read_bytes()
+    assert checkpoint(run)["script"] == json.loads((run / "run.json").read_text())["script"] == "ppo.py"
+
+
+def test_why_there_is_no_commit(tmp_path, monkeypatch):
+    """Where git refuses the checkout of another owner, and where there is no git, the reason stands in its place."""
+    git = tmp_path / "git"
+    git.write_text("#!/bin/sh\necho 'fatal: detected dubious\nownership' >&2\nexit 128\n")
+    git.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    about = json.loads((train(CLOCK, tmp_path) / "run.json").read_text())
+    assert about["commit"] == "unknown: fatal: detected dubious ownership"
+    monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
+    assert ppo.git_commit(tmp_path).startswith("unknown: ")
+
+
+def test_the_id_of_a_tracked_run(tmp_path, monkeypatch):
+    """It has only characters that wandb takes, and at most 128; a resume has the same."""
+    ids = []
+    wandb = SimpleNamespace(init=lambda **settings: ids.append(settings["id"]))
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    run = train(f"{CLOCK} --track --exp-name lr=3e-4,gamma=0.99{'x' * 100}", tmp_path)
+    train(f"--resume {run} --total-timesteps 512 --track", tmp_path)
+    assert re.fullmatch(r"[\w-]{1,128}", ids[0]) and ids[0] == ids[1]
+
+
 def test_a_folder_belongs_to_one_process(tmp_path):
     """A second one ends before it reads a checkpoint; after the first has been killed, the folder is free."""
     process = start([ppo.__file__, *FOREVER.split(), "--save-every", "1"], tmp_path)
     run = started(process, tmp_path)
-    with patched((ppo, "load_checkpoint", None)), pytest.raises((SystemExit, TimeoutError)) as end:
+    with (
+        patched((ppo, "load_checkpoint", None)),
+        pytest.raises(SystemExit, match="^error: .*lock is held by another process"),
+    ):
         in_process.train(PPO, f"--resume {run}", tmp_path)
-    assert "lock" in str(end.value) and process.poll() is None
+    assert process.poll() is None
     process.kill()
     assert finish(process)[0] == -signal.SIGKILL
     step = checkpoint(run)["global_step"]
