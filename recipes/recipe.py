@@ -11,6 +11,8 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 KEYS = "what", "why", "source", "script", "command", "caught by", "measured effect"
 REQUIRED = KEYS[:5]
+# The plumbing of a script, which a recipe leaves as it is: from this line to the end of the function main
+PLUMBING = re.compile(r"^# That was PPO.*?^def main\(.*?(?=^\S)", re.MULTILINE | re.DOTALL)
 
 
 class Recipe(NamedTuple):
@@ -67,6 +69,11 @@ def write(recipe):
     wrapper = textwrap.TextWrapper(120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
     lines = [wrapper.fill(f"{key}: {recipe.header[key]}") for key in KEYS if key in recipe.header]
     recipe.file.write_text("\n".join(lines) + "\n" + recipe.diff)
+
+
+def plumbing(text):
+    """The plumbing in the text of a script."""
+    return PLUMBING.search(text)[0].rstrip()
 
 
 def escape(text):

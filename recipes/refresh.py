@@ -7,9 +7,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from recipes.recipe import ROOT, apply, outside_environment, recipes, run_git
+from recipes.recipe import ROOT, apply, outside_environment, plumbing, recipes, run_git
 
-PLUMBING = "# That was PPO"  # a recipe changes nothing from here on
 # Tests that run the scripts; those that only read them would fail with any change.
 TESTS = "gae loss golden normalize atari_wrappers lstm multidiscrete procgen run cli learning".split()
 # The tests that are tried first with a script's recipes
@@ -37,8 +36,8 @@ def repository_environment(folder):
 
 def diff(script, before, after):
     """The diff of two texts of a script, with the hashes of both; ValueError where they differ in the plumbing."""
-    if before.partition(PLUMBING)[1:] != after.partition(PLUMBING)[1:]:
-        raise ValueError(f"{script}: a recipe must not change what follows {PLUMBING!r}")
+    if plumbing(before) != plumbing(after):
+        raise ValueError(f"{script}: a recipe must not change the lines from '# That was PPO' to the end of main()")
     with tempfile.TemporaryDirectory() as folder:
         environment = repository_environment(folder)
         Path(folder, script).write_text(before)
