@@ -5,10 +5,13 @@ import math
 import os
 import re
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
+import gymnasium as gym
+import numpy as np
 import pytest
 import torch
 from in_process import loaded_parts, patched, train
@@ -17,7 +20,7 @@ from script_table import ROOT, TEXTS, needs_procgen
 
 import enjoy
 from recipes import refresh as refreshing
-from recipes.recipe import apply, read, recipes
+from recipes.recipe import apply, plumbing, read, recipes
 
 RECIPES = recipes()
 
@@ -60,7 +63,7 @@ def test_it_applies_without_fuzz(recipe):
     before = recipe.script.read_text()
     after = apply(recipe, before)
     assert after != before
-    assert before.partition(refreshing.PLUMBING)[1:] == after.partition(refreshing.PLUMBING)[1:]
+    assert plumbing(before) == plumbing(after)
     assert all(len(line) <= 121 for line in recipe.diff.splitlines() if line.startswith("+"))
 
 
@@ -106,7 +109,25 @@ def test_the_index_is_up_to_date(tmp_path, monkeypatch):
 
 # The tool
 
-BEFORE = "import a\n\n\ndef f(x):\n    y = x\n    return y + 1\n\n\n# That was PPO. And this is not.\nprint(1)\n"
+BEFORE = """import a
+
+
+def f(x):
+    y = x
+    return y + 1
+
+
+# That was PPO. And this is not.
+print(1)
+
+
+def main():
+    print(2)
+
+
+if __name__ == "__main__":
+    main()
+"""
 HEADER = "what: w\nwhy: y\nsource: s\nscript: s.py\ncommand: c\n"
 
 
@@ -144,11 +165,19 @@ def test_a_recipe_whose_own_line_has_changed_is_named(refresh, tmp_path):
 
 
 def test_what_is_no_recipe(refresh, tmp_path):
-    with pytest.raises(ValueError, match="must not change"):
-        refreshing.diff("s.py", BEFORE, BEFORE.replace("print(1)", "print(2)"))
+    for line in ("print(1)", "print(2)", "def main()"):
+        with pytest.raises(ValueError, match="must not change"):
+            refreshing.diff("s.py", BEFORE, BEFORE.replace(line, line.replace("(", "(3, ")))
     (tmp_path / "r.diff").write_text(HEADER.replace("source: s\n", "") + "--- s.py\n+++ s.py\n")
     with pytest.raises(ValueError, match="the header has"):
         read(tmp_path / "r.diff")
+
+
+def test_a_recipe_may_add_to_the_end(refresh, tmp_path):
+    """What follows the function main is not the plumbing."""
+    after = BEFORE.replace("if __name__", "def g():\n    pass\n\n\nif __name__").replace("    main()", "    main(g)")
+    diff = refreshing.diff("s.py", BEFORE, after)
+    assert apply(read(tmp_path / "two.diff")._replace(diff=diff), BEFORE) == after
 
 
 # Training
@@ -247,13 +276,21 @@ def test_the_first_observations_count(recipe, made):
 
 @of_recipes("squashed-gaussian")
 def test_density_of_squashed_actions(recipe, made):
-    """As torch's own transformed distribution has it."""
-    actions = torch.tensor([[0.3, -1.2], [2.0, 0.0]])
-    mean, logstd = torch.tensor([[0.1, -1.0]]), torch.tensor([[0.2, -0.5]])
+    """As torch's own transformed distribution has it, for actions between other bounds, too."""
+    squashed = torch.tensor([[0.3, -1.2], [2.0, 0.0]]).tanh()
+    mean = torch.tensor([[0.1, -1.0]])
+    logstd = torch.tensor([[0.2, -0.5]])
     base = torch.distributions.Normal(mean, logstd.exp())
     theirs = torch.distributions.TransformedDistribution(base, torch.distributions.TanhTransform())
-    ours = made.module.Normal(mean, logstd).log_prob(actions)
-    torch.testing.assert_close(ours, theirs.log_prob(actions.tanh()).sum(-1), rtol=1e-4, atol=1e-4)
+    expected = theirs.log_prob(squashed).sum(-1)
+    for low, high in [(-1.0, 1.0), (-200.0, 300.0)]:
+        policy = made.module.Normal(mean, logstd, torch.tensor(low), torch.tensor(high))
+        actions = low + (squashed + 1) / 2 * (high - low)
+        torch.testing.assert_close(policy.log_prob(actions), expected, rtol=1e-4, atol=1e-4)
+    torch.manual_seed(1)
+    policy = made.module.Normal(mean.expand(100_000, 2), logstd, torch.tensor(-1.0), torch.tensor(1.0))
+    entropy = -theirs.log_prob(theirs.sample((100_000,))).sum(-1).mean().item()
+    assert policy.entropy().mean().item() == pytest.approx(entropy, abs=0.02)
 
 
 @of_recipes("kl-penalty")
@@ -269,7 +306,7 @@ def test_an_evaluation_changes_nothing(recipe, made, tmp_path):
 
     best.pt is the checkpoint of the best of them, after a resume too, and enjoy.py plays it."""
     options = f"{TINY[recipe.script.name]} --no-cuda --eval-episodes 1"
-    runs = [train(made, f"{options} --eval-every {every}", tmp_path / str(every)) for every in (1, 0)]
+    runs = [train(made, f"{options} --eval-every {every}", tmp_path / str(every)) for every in (1, None)]
     ends = [checkpoint(run)["parts"] for run in runs]
     best = ends[0].pop("best")["mean"].item(), ends[1].pop("best")["mean"].item()
     assert equal(*ends)
@@ -284,3 +321,62 @@ def test_an_evaluation_changes_nothing(recipe, made, tmp_path):
         train(made, f"{options} --eval-every 100 --resume {runs[0]} --total-timesteps {total}", tmp_path / "1")
     assert len(scalars(runs[0])["charts/eval_return"]) == 3 and checkpoint(runs[0])["parts"]["best"]["mean"] == best[0]
     assert equal(torch.load(runs[0] / "best.pt", weights_only=True)["parts"], kept["parts"])
+
+
+class Endless(gym.Env):
+    """A task that never ends, for one player or for two."""
+
+    def __init__(self, players, render_mode=None):
+        self.observation_space = gym.spaces.Box(-1, 1, (players, 2) if players == 2 else (2,))
+        self.action_space = gym.spaces.MultiDiscrete([2, 2]) if players == 2 else gym.spaces.Discrete(2)
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(self.observation_space.shape, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(self.observation_space.shape, np.float32), 1.0, False, False, {}
+
+
+gym.register("Endless-v0", Endless, disable_env_checker=True, kwargs={"players": 1})
+gym.register("EndlessGame-v0", Endless, disable_env_checker=True, kwargs={"players": 2})
+ENDLESS = "--no-cuda --env-id Endless-v0 --num-envs 2 --num-steps 32 --total-timesteps 256 --eval-every 1"
+
+
+@of_recipes("evaluation")
+def test_an_evaluation_without_end(recipe, made, tmp_path, capsys):
+    """Its steps are limited, which is said; it has no score then, and the training goes on."""
+    run = train(made, f"{ENDLESS} --eval-episodes 3 --eval-steps 50", tmp_path)
+    assert capsys.readouterr().out.count("no evaluation: 0 of 3 episodes ended in --eval-steps 50\n") == 4
+    assert checkpoint(run)["global_step"] == 256
+    assert "charts/eval_return" not in scalars(run) and not (run / "best.pt").exists()
+
+
+@of_recipes("evaluation", "selfplay-evaluation")
+def test_one_signal_ends_an_evaluation(recipe, made, tmp_path, capsys):
+    """And the run, which saves a checkpoint."""
+    module = made.module
+    name = {"evaluation": "evaluate", "selfplay-evaluation": "win_rate"}[recipe.file.stem]
+    function = getattr(module, name)
+    results = []
+
+    def evaluate(*args):
+        os.kill(os.getpid(), signal.SIGINT)
+        results.append(function(*args))
+        return results[-1]
+
+    options = ENDLESS.replace("Endless", "EndlessGame") if name == "win_rate" else ENDLESS
+    with patched((module, name, evaluate)), pytest.raises(SystemExit, match="130"):
+        train(made, f"{options} --eval-steps 1000000000", tmp_path)
+    assert set(results) == {None} and "saved" in capsys.readouterr().out
+    [run] = (tmp_path / "runs").iterdir()
+    assert checkpoint(run)["global_step"] == 64
+
+
+@of_recipes("squashed-gaussian", "beta")
+def test_the_policy_itself_keeps_the_bounds(recipe, made, tmp_path):
+    """So the environment gets what the policy says, and the agent can be exported."""
+    pytest.importorskip("onnxruntime")
+    run = train(made, f"{TINY[recipe.script.name]} --no-cuda --num-minibatches 2 --env-id Pendulum-v1", tmp_path)
+    assert enjoy.enjoy(enjoy.Args(run, episodes=1, export=tmp_path / "agent.onnx"))
+    assert (tmp_path / "agent.onnx").exists()
