@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 import torch
 from in_process import loaded_parts, patched, train
-from run_files import checkpoint, equal, scalars
+from processes import finish, start
+from run_files import checkpoint, equal, newest_run, scalars
 from script_table import ROOT, TEXTS, needs_procgen
 
 import enjoy
@@ -361,16 +362,44 @@ def test_one_signal_ends_an_evaluation(recipe, made, tmp_path, capsys):
     results = []
 
     def evaluate(*args):
-        os.kill(os.getpid(), signal.SIGINT)
+        if not results:
+            os.kill(os.getpid(), signal.SIGINT)
         results.append(function(*args))
         return results[-1]
 
     options = ENDLESS.replace("Endless", "EndlessGame") if name == "win_rate" else ENDLESS
     with patched((module, name, evaluate)), pytest.raises(SystemExit, match="130"):
-        train(made, f"{options} --eval-steps 1000000000", tmp_path)
-    assert set(results) == {None} and "saved" in capsys.readouterr().out
+        train(made, f"{options} --eval-steps 20000", tmp_path)
+    output = capsys.readouterr().out
+    assert set(results) == {None} and "saved" in output and "--eval-steps" not in output
     [run] = (tmp_path / "runs").iterdir()
     assert checkpoint(run)["global_step"] == 64
+
+
+@of_recipes("torchrun-continuous")
+def test_the_end_is_that_of_the_script_for_many_processes(recipe, made):
+    end = (ROOT / "ppo_atari_multigpu.py").read_text().partition("class RankRun")
+    assert Path(made.module.__file__).read_text().partition("class RankRun")[1:] == end[1:]
+
+
+@pytest.mark.slow
+@of_recipes("torchrun-continuous")
+def test_two_ranks_make_the_run_of_one(recipe, made, tmp_path):
+    """To rounding: weights, statistics and returns."""
+    options = "--no-cuda --env-id Hopper-v5 --num-envs 4 --num-steps 64 --num-minibatches 4 --total-timesteps 1024"
+    one = checkpoint(train(made, options, tmp_path / "one"))
+    (tmp_path / "two").mkdir()
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    process = start([*torchrun, made.module.__file__, *options.split()], tmp_path / "two")
+    status, _, errors = finish(process)
+    assert status == 0, errors
+    two = checkpoint(newest_run(tmp_path / "two"))
+    assert len(one["returns"]) > 10 and two["returns"] == pytest.approx(one["returns"], rel=1e-4)
+    for name, weight in one["parts"]["agent"].items():
+        torch.testing.assert_close(two["parts"]["agent"][name], weight, rtol=0, atol=1e-5)
+    for name in ("obs", "return"):
+        for first, second in zip(one["parts"]["envs"][name], two["parts"]["envs"][name], strict=True):
+            np.testing.assert_allclose(second, first, rtol=1e-4, atol=1e-6)
 
 
 @of_recipes("squashed-gaussian", "beta")
