@@ -425,13 +425,8 @@ def test_the_value_loss_in_units_of_the_returns(made):
 
     agent = mock.Mock(return_value=(policy, tensor(values)), moments=module.Moments())
     agent.moments.var.fill_(4)
-<<<<<<< HEAD
-    stats = module.ppo_loss(agent, minibatch, 0.2, module.Args())[1]
-    assert stats["value_loss"].item() == pytest.approx(expected, rel=1e-5)
-=======
     stats = module.ppo_loss(agent, minibatch, module.Args())[1]
-    assert stats["value_loss"].item() == pytest.approx(expected)
->>>>>>> fd4311e (Test the recipes that put an idea in against the plain text, and that an evaluation ends)
+    assert stats["value_loss"].item() == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("aim, rate", [(1e-9, 2.5e-4 / 1.5**4), (1.0, 2.5e-4 * 1.5**4)])
