@@ -175,7 +175,7 @@ class Categorical:
 
     def sample(self, generator=None, rank=0, ranks=1):  # [aux 2]
         """Actions, int64 [B], drawn by the Gumbel-max trick (common/distributions.py)."""
-        # [aux 2] the noise of all ranks
+        # [aux 2] each rank draws the noise of all ranks, so that actions are those of one process
         noise = self.logits.new_empty(ranks, *self.logits.shape).exponential_(generator=generator)
         return (self.logits - noise[rank].log()).argmax(-1)  # [aux 2]
 
@@ -239,7 +239,8 @@ class Agent(nn.Module):
 def gae(rewards, values, dones, next_value, next_done, gamma, gae_lambda):
     """[core 5] Generalized advantage estimation in numpy: the advantages, float32 [M, N] (ppo2/runner.py).
 
-    rewards, values: float32 [M, N]; dones: bool [M, N], true where obs[t] begins an episode; next_*: [N]."""
+    rewards, values: float32 [M, N]; dones: bool [M, N], true where obs[t] begins an episode; next_*: [N].
+    dones[0] is not used."""
     next_values = np.append(values[1:], [next_value], axis=0)
     next_dones = np.append(dones[1:], [next_done], axis=0)
     nonterminal = 1.0 - next_dones  # 0 where the next observation begins an episode
@@ -298,7 +299,9 @@ def ppo_loss(agent, minibatch, args):
 
 
 class Adam:
-    """[core 3] The state of Adam: running means of the gradients and of their squares, by the parameters' names."""
+    """[core 3] The state of Adam: running means of the gradients and of their squares, by the parameters' names.
+
+    adam_step() takes the steps."""
 
     def __init__(self, agent):
         self.parameters = {name: p for name, p in agent.named_parameters() if p.requires_grad}
@@ -341,7 +344,7 @@ def gather(part):
 
 
 def sum_over_ranks(tensors, share):
-    """[aux 2] Replaces tensors by their sums over the ranks, each rank's times its `share` of the minibatch."""
+    """[aux 2] Replaces tensors by their sums over the ranks, each rank's multiplied by its `share` of the minibatch."""
     if not dist.is_initialized():
         return
     flat = torch.cat([tensor.flatten() for tensor in tensors])
@@ -394,7 +397,8 @@ def train(args, run):
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.allow_tf32 = args.tf32
     torch.backends.cuda.matmul.allow_tf32 = args.tf32
-    # [aux 2] each rank has an equal part of the environments; below, N and args.num_envs mean this part
+    # [aux 2] each rank has an equal part of the environments; below, N and args.num_envs mean this part, while
+    # run.batch_size counts the steps of all ranks
     rank = dist.get_rank() if dist.is_initialized() else 0
     ranks = dist.get_world_size() if dist.is_initialized() else 1
     if args.num_envs % ranks:
@@ -470,24 +474,25 @@ def train(args, run):
         batch["returns"] = returns
         # [aux 2] the values and returns of all ranks, each [M * N * ranks]
         columns = torch.stack([values, returns]).view(2, args.num_steps, args.num_envs)
-        values, returns = torch.cat(gather(columns.cpu()), dim=-1).flatten(1).to(device)
+        all_values, all_returns = torch.cat(gather(columns.cpu()), dim=-1).flatten(1).to(device)
         stats = []
         for _ in range(args.update_epochs):
             # [core 6] minibatches of a new permutation in each epoch
             permutation = torch.randperm(run.batch_size, generator=generator, device=device)
             for rows in permutation.chunk(args.num_minibatches):
-                # [aux 2] this rank's rows, renumbered for its own batch
+                # [aux 2] row (t * ranks + rank) * N + n of all ranks' steps is row t * N + n of this rank's batch
                 rank_rows = rows[rows // args.num_envs % ranks == rank]
                 rank_rows = rank_rows // (ranks * args.num_envs) * args.num_envs + rank_rows % args.num_envs
                 minibatch = {name: column.index_select(0, rank_rows) for name, column in batch.items()}
-                minibatch["all_advantages"] = (returns - values)[rows]
+                minibatch["all_advantages"] = (all_returns - all_values)[rows]
                 stats.append(take_step(agent, optimizer, minibatch, annealed_args))
             if args.target_kl is not None and stats[-1]["approx_kl"] > args.target_kl:  # [aux 3]
                 break
 
         # [core 12] means of the debug variables over the minibatches
         scalars = {f"losses/{name}": torch.stack([each[name] for each in stats]).mean() for name in stats[0]}
-        scalars["losses/explained_variance"] = 1 - (returns - values).var() / returns.var()
+        # [aux 2] of all ranks
+        scalars["losses/explained_variance"] = 1 - (all_returns - all_values).var() / all_returns.var()
         scalars["charts/learning_rate"] = learning_rate
         run.log_update(scalars)
     if dist.is_initialized():  # [aux 2]
@@ -500,11 +505,11 @@ def train(args, run):
 
 # The signals after which a run saves a checkpoint and ends. Slurm can send the last two before a job's time is up.
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
-# What a resume does not take from the checkpoint: options of the machine, and of the folder's place and name.
-NOT_RESUMED = {"cuda", "threads", "actor_device", "track", "runs_folder", "exp_name"}
-# What a folder's name does not repeat among the options that differ from their defaults.
-NOT_IN_NAME = NOT_RESUMED | {"env_id", "seed", "resume", "total_timesteps", "save_every", "capture_video", "compile"}
-# Integers that may be 0; all others must be at least 1.
+# Options of any script that a resume does not take from the checkpoint: they name what may differ on another machine.
+NOT_RESUMED = {"resume", "cuda", "threads", "actor_device", "track", "runs_folder", "exp_name"}
+# Options that a folder's name does not list, even where they differ from the defaults.
+NOT_IN_NAME = NOT_RESUMED | {"env_id", "seed", "total_timesteps", "save_every", "capture_video", "compile"}
+# Integer options of any script that may be 0; all others must be at least 1.
 MAY_BE_ZERO = {"seed", "save_every", "num_levels", "start_level"}
 
 
@@ -574,12 +579,13 @@ def resumed_args(args, state):
     """The options of a resume: those of the command line, and for the others the checkpoint's."""
     names = (vars(args).keys() & state["args"].keys()) - NOT_RESUMED
     saved = {name: state["args"][name] for name in names}
-    default = dataclasses.replace(args, **saved | {"env_id": ""})
+    saved_env_id = saved.pop("env_id")
+    default = dataclasses.replace(args, **saved, env_id="")  # stays "" if the command line names no environment
     args = tyro.cli(Args, description=__doc__, default=default)
-    if args.env_id == "":  # the command line names no environment
-        if ":" in saved["env_id"]:  # gymnasium would import the module
-            sys.exit(f"error: --resume {args.resume}: add --env-id {saved['env_id']} if you trust this module")
-        args = dataclasses.replace(args, env_id=saved["env_id"])
+    if args.env_id == "":
+        if ":" in saved_env_id:  # gymnasium would import the module
+            sys.exit(f"error: --resume {args.resume}: add --env-id {saved_env_id} if you trust this module")
+        args = dataclasses.replace(args, env_id=saved_env_id)
     return args
 
 
@@ -600,12 +606,12 @@ def state_keys(states):
     return [(part, key) for part, state in states.items() for key in state]
 
 
-def plain(value, name):
-    """A part's state with Python's numbers for numpy's; ends the program if it holds what a checkpoint cannot."""
+def without_numpy(value, name):
+    """The state of a part with numpy's numbers as Python's; ends the program if there is a numpy array in it."""
     if isinstance(value, dict):
-        return {key: plain(each, f"{name}, {key}") for key, each in value.items()}
+        return {key: without_numpy(each, f"{name}, {key}") for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(plain(each, name) for each in value)
+        return type(value)(without_numpy(each, name) for each in value)
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.ndarray):
@@ -617,12 +623,12 @@ class Run:
     """A run of the script: its folder, log, progress bar and checkpoints."""
 
     def __init__(self, args):
-        """Continues the run in the folder args.resume, or prepares a new one; from a checkpoint if args.resume is one.
+        """Prepares a run. If args.resume is a folder, it goes on there; if it is a checkpoint, a new run begins there.
 
-        A new run has no folder before start(), so that wrong options leave none behind."""
+        A new run has no folder before start(), unless it records videos, so that wrong options leave none behind."""
         self.script = Path(__file__).resolve()
         self.lock = None
-        self.resumed = args.resume is not None and Path(args.resume).is_dir()
+        self.resumed = args.resume is not None and Path(args.resume).is_dir()  # goes on in the same folder
         if self.resumed:
             self.folder = Path(args.resume)
             self.lock_folder()
@@ -632,9 +638,9 @@ class Run:
             args = resumed_args(args, state)
         check_options(args)
         if self.resumed:
-            begun = (state["script"], state["args"]["env_id"])
-            if (self.script.name, args.env_id) != begun:
-                sys.exit(f"error: --resume {args.resume}: this is a run of {begun[0]} on {begun[1]}")
+            saved_run = (state["script"], state["args"]["env_id"])
+            if (self.script.name, args.env_id) != saved_run:
+                sys.exit(f"error: --resume {args.resume}: this is a run of {saved_run[0]} on {saved_run[1]}")
         else:
             self.folder = new_folder(args)
 
@@ -642,12 +648,12 @@ class Run:
         self.saved = state["parts"]
         self.returns = state["returns"] if self.resumed else []  # of the last 100 episodes
         self.global_step = state["global_step"]
-        # Updates are counted, and schedules begin, where the run began: a run from a file begins at the file's step.
+        # The step at which the run began: updates are counted from there, and schedules begin there. A new run from a
+        # checkpoint begins at the checkpoint's step.
         self.first_step = state.get("first_step", 0) if self.resumed else self.global_step
         self.batch_size = args.num_envs * args.num_steps
-        self.updates_done = (
-            self.global_step - self.first_step
-        ) // self.batch_size  # rounds down for another batch size
+        # Where a resume has another batch size, this rounds down.
+        self.updates_done = (self.global_step - self.first_step) // self.batch_size
         self.num_updates = self.updates_done + (args.total_timesteps - self.global_step) // self.batch_size
         if self.num_updates <= self.updates_done:
             text = f"no rollout of {self.batch_size} steps fits from step {self.global_step} to --total-timesteps"
@@ -661,7 +667,7 @@ class Run:
     def lock_folder(self):
         """Keeps other processes from writing to this run; creates the folder of a new one."""
         try:
-            self.lock = filelock.FileLock(self.folder / "lock").acquire(timeout=0)
+            self.lock = filelock.FileLock(self.folder / "lock").acquire(timeout=0)  # creates the folder, too
         except filelock.Timeout:
             sys.exit(f"error: {self.folder / 'lock'} is held by another process, which writes to this run")
 
@@ -687,12 +693,12 @@ class Run:
     def restore(self):
         """Loads the saved states into the parts.
 
-        A new run saves its parts first, so that one that cannot be saved and loaded fails here."""
+        A run that begins from nothing saves its parts first, so that one that cannot be saved and loaded fails here."""
         if self.saved is None:
             self.saved = self.save()["parts"]
         states = {name: part.state_dict() for name, part in self.parts.items()}
         if not self.resumed:
-            for name in states.keys() - self.saved.keys():  # the files of agents/ have no optimizer
+            for name in states.keys() - self.saved.keys():  # such as an agent of agents/, without optimizer
                 print(f"{self.args.resume} has no {name}: it starts anew")
             self.saved = {name: self.saved.get(name, state) for name, state in states.items()} | self.saved
         if state_keys(self.saved) != state_keys(states):
@@ -705,8 +711,8 @@ class Run:
                 part.load_state_dict(self.saved[name])
             except RuntimeError as error:  # such as another shape; torch's message has several lines
                 sys.exit(f"error: the checkpoint does not fit: {name}: {' '.join(str(error).split())}")
-        if not self.resumed:
-            self.save()  # a run that starts from another's checkpoint has one of its own, too
+        if not self.resumed and self.args.resume is not None:
+            self.save()  # a new run from another's checkpoint gets one of its own
 
     def write_about(self, device):
         """Copies the script, and writes run.json; a resume gives both its step."""
@@ -724,7 +730,7 @@ class Run:
         (self.folder / f"run{suffix}.json").write_text(json.dumps(about, indent=2))
 
     def stop(self, number, frame):
-        """Ends the run: at once before its start, after the update later. The same signal again ends it at once."""
+        """Ends the run: at once if it has not started, else after the update. The same signal again ends it at once."""
         self.exit_status = 128 + number
         signal.signal(number, signal.SIG_DFL)
         if not self.started:
@@ -745,11 +751,13 @@ class Run:
                 self.bar.set_postfix_str(f"return {mean:.4g}", refresh=False)
                 self.bar.update(self.batch_size)
                 due = self.args.save_every > 0 and update % self.args.save_every == 0
-                if due or self.stopping or update == self.num_updates:
+                last = update == self.num_updates
+                stopping = self.stopping  # read once, as a signal may change it between two lines
+                if due or stopping or last:
                     self.save()
-                if self.stopping:
+                if stopping:
                     break
-        hint = f"--resume {self.folder} continues" if self.stopping else f"python enjoy.py {self.folder} plays"
+        hint = f"python enjoy.py {self.folder} plays" if last else f"--resume {self.folder} continues"
         print(f"saved {checkpoint_files(self.folder)[-1]}; {hint}", flush=True)
 
     def log_step(self, infos):
@@ -760,7 +768,7 @@ class Run:
             episode_return = float(final_info["episode"]["r"][i])
             self.returns = [*self.returns[-99:], episode_return]
             self.episodes_logged += 1
-            if self.episodes_logged <= math.ceil(self.batch_size / 5):  # of very short episodes, some will do
+            if self.episodes_logged <= math.ceil(self.batch_size / 5):  # very short ones would flood the log
                 self.writer.add_scalar("charts/episodic_return", episode_return, self.global_step)
                 self.writer.add_scalar("charts/episodic_length", final_info["episode"]["l"][i], self.global_step)
 
@@ -784,7 +792,7 @@ class Run:
             "first_step": self.first_step,
             "global_step": self.global_step,
             "returns": self.returns,
-            "parts": {name: plain(part.state_dict(), name) for name, part in self.parts.items()},
+            "parts": {name: without_numpy(part.state_dict(), name) for name, part in self.parts.items()},
         }
         unfinished = self.folder / "checkpoint.tmp"
         with open(unfinished, "wb") as file:
@@ -801,7 +809,7 @@ class Run:
 def git_commit(folder):
     """The commit of the checkout that a folder is part of, or why git does not tell it."""
     try:
-        command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40"]
+        command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
         done = subprocess.run(command, capture_output=True, text=True)
     except OSError as error:  # there is no git
         return f"unknown: {error}"
@@ -837,7 +845,7 @@ def main(make_run=Run):
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")
     args = tyro.cli(Args, description=__doc__)
-    if make_run is Run:
+    if make_run is Run:  # another make_run knows about launchers
         check_single_process()
     run = make_run(args)
     for number in signal_numbers():
@@ -853,14 +861,14 @@ def main(make_run=Run):
 
 
 class RankRun(Run):
-    """[aux 2] The run on one rank of torchrun. Rank 0 has its folder, log and progress bar; all ranks stop together."""
+    """[aux 2] The run on one rank of torchrun. Rank 0 has the folder, log and progress bar; all ranks stop together."""
 
     def __init__(self, args):
         self.rank = dist.get_rank()
         if self.rank == 0:
             super().__init__(continued_args(args))
         fields = {name: value for name, value in vars(self).items() if name not in ("rank", "lock")}
-        for name, value in gather(fields)[0].items():  # every rank gets those of rank 0
+        for name, value in gather(fields)[0].items():  # every rank takes those of rank 0; a lock cannot be sent
             setattr(self, name, value)
         self.torchrun = os.getppid()  # the process of torchrun on this machine
         self.stop_asked = False
@@ -877,9 +885,10 @@ class RankRun(Run):
         self.started = True
 
     def stop(self, number, frame):
-        """Asks all ranks to end the run after the update. Ctrl-C comes twice, as torchrun passes it on: it counts once.
+        """Ends the run: at once if it has not started, else all ranks after the update.
 
-        The exit status stays 0, as torchrun would restart ranks that fail."""
+        Ctrl-C comes twice, as torchrun passes it on, and counts once. The exit status of a run that has started stays
+        0, as torchrun would restart ranks that fail."""
         if not self.started:
             sys.exit(128 + number)
         self.stop_asked = True
@@ -919,7 +928,7 @@ class RankRun(Run):
 
 
 def continued_args(args):
-    """[aux 2] The options, with --resume FOLDER if torchrun's --rdzv-id has begun a run there."""
+    """[aux 2] The options, with --resume FOLDER if a run of torchrun's --rdzv-id has begun there."""
     run_id = os.environ["TORCHELASTIC_RUN_ID"]
     files = sorted(Path(args.runs_folder).glob("*/rdzv-id"), key=os.path.getmtime)
     folders = [file.parent for file in files if file.read_text() == run_id]
@@ -934,6 +943,7 @@ def make_run(args):
     if not dist.is_torchelastic_launched():
         check_single_process()
         return Run(args)
+    # Restarted ranks find their run by its id; torch 2.13 would give them the store of the ranks that failed.
     has_id = os.environ["TORCHELASTIC_RUN_ID"] != "none"
     new_store = os.environ.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") == "1"
     if os.environ["TORCHELASTIC_MAX_RESTARTS"] != "0" and not (has_id and new_store):

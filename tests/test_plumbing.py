@@ -487,13 +487,13 @@ def test_a_full_disk(size, tmp_path):
     assert steps_of(run) == list(range(64, 513, 64))
 
 
-# A program for another process: ppo.py, killed when half of a checkpoint is written; two are of the start
+# A program for another process: ppo.py, killed when half of a checkpoint is written, the second after the start
 KILLED = """
 import os, signal, sys, ppo
 fsync, files = os.fsync, []
 def half(file):
     files.append(file)
-    if len(files) == 4:
+    if len(files) == 3:
         os.truncate(file, os.fstat(file).st_size // 2)
         os.kill(os.getpid(), signal.SIGKILL)
     fsync(file)
