@@ -1,0 +1,89 @@
+"""Measures which details a PPO has, by running it.
+
+    python -m conformance sb3                    an adapter of conformance/adapters, in that library's environment
+    python -m conformance path/to/my_adapter.py  an adapter of your own: conformance/adapter.py is the template
+    python -m conformance my_ppo.py              an edited copy of one of this project's scripts
+    python -m conformance sb3 --json FILE        also writes the rows with their errors
+    python -m conformance --page                 writes docs/conformance.md from conformance/results
+"""
+
+import argparse
+import dataclasses
+import importlib
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+from conformance import measure
+
+FOLDER = Path(__file__).parent
+
+
+def load(name):
+    """The adapter's module for a name or a path; exits with a line where there is none."""
+    path = Path(name)
+    if path.suffix != ".py":
+        if not (FOLDER / f"adapters/{name}.py").is_file():
+            known = sorted(file.stem for file in FOLDER.glob("adapters/*.py") if hasattr_update(file))
+            sys.exit(f"error: there is no adapter {name}; there are {', '.join(known)}, or give the path of yours")
+        return importlib.import_module(f"conformance.adapters.{name}")
+    if not path.is_file():
+        sys.exit(f"error: there is no file {path}")
+    text = path.read_text()
+    if "def train(args, run)" in text:
+        from conformance.adapters import ours
+
+        return ours.load(path)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        sys.exit(f"error: {path} cannot be imported: {type(error).__name__}: {error}")
+    return module
+
+
+def hasattr_update(file):
+    """Whether a file of the folder is an adapter."""
+    return "\ndef update(" in file.read_text()
+
+
+def report(rows):
+    """Prints the rows as a table of text."""
+    for row in rows:
+        line = f"{row.detail:15} {row.title:64} {row.result if row.result != measure.NO else row.word()}"
+        if row.result in (measure.YES, measure.NO) and row.nearest:
+            line += f"   (error {row.error:.0e}; nearest: {row.nearest}, {row.nearest_error:.0e})"
+        elif row.result in (measure.OTHER, measure.UNKNOWN):
+            line += f": {row.found}"
+        print(line)
+    measured = [row for row in rows if row.result != measure.UNKNOWN]
+    print(f"{len(measured)} of {len(rows)} measured, {sum(row.result == measure.YES for row in rows)} as in ppo2")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("adapter", nargs="?", help="the name of an adapter, or the path of a file")
+    parser.add_argument("--json", type=Path, help="write the rows into this file")
+    parser.add_argument("--page", action="store_true", help="write docs/conformance.md and end")
+    args = parser.parse_args()
+    if args.page:
+        from conformance import page
+
+        return page.write()
+    if args.adapter is None:
+        parser.error("the name of an adapter, or the path of a file is missing")
+    module = load(args.adapter)
+    rows = measure.measure(module)
+    name, version = getattr(module, "NAME", args.adapter), getattr(module, "VERSION", "")
+    print(name, version)
+    report(rows)
+    if args.json:
+        about = {"name": name, "version": version, "rows": [dataclasses.asdict(row) for row in rows]}
+        args.json.write_text(json.dumps(about, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""One module for each implementation: `python -m conformance NAME` runs adapters/NAME.py."""

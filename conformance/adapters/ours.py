@@ -1,0 +1,283 @@
+"""This project's scripts, and edited copies of them: the adapter of a script that defines Agent, gae and train."""
+
+import dataclasses
+import importlib
+import sys
+from types import SimpleNamespace
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import nn
+
+from conformance.adapters.torch_tables import Recorder
+from conformance.problems import Player, Refused, Settings, Update, make_world
+
+
+class Environments(gym.vector.VectorEnv):
+    """A world as a vector of environments whose observations are the numbers of rows, as vectors or as images."""
+
+    metadata = {"autoreset_mode": gym.vector.AutoresetMode.SAME_STEP}
+
+    def __init__(self, world, images):
+        self.player, self.images, self.num_envs = Player(world), images, world.num_envs
+        self.single_observation_space, self.single_action_space = spaces(world.kind, images)
+        self.infos = {}
+        if world.nvec:  # for ppo_multidiscrete_mask.py: every action is valid
+            masks = np.ones((world.num_envs, sum(world.nvec)), dtype=bool)
+            self.infos = {"action_mask": masks, "_action_mask": np.ones(world.num_envs, dtype=bool)}
+
+    def show(self, rows):
+        if self.images is None:
+            return rows.astype(np.float32)[:, None]
+        return np.broadcast_to(rows.astype(np.uint8)[:, None, None, None], (len(rows), *self.images)).copy()
+
+    def reset(self, **options):
+        return self.show(self.player.reset()), dict(self.infos)
+
+    def step(self, actions):
+        rows, rewards, terminated, truncated, final_rows = self.player.step(actions)
+        infos = dict(self.infos)
+        if (terminated | truncated).any():
+            finals = self.show(final_rows)
+            infos["final_obs"] = np.empty(len(rows), dtype=object)
+            for n in np.flatnonzero(terminated | truncated):
+                infos["final_obs"][n] = finals[n]
+        return self.show(rows), rewards.astype(float), terminated.copy(), truncated.copy(), infos
+
+    def close(self, **options):
+        pass
+
+
+class Run:
+    """A run that writes nothing and whose other methods do nothing."""
+
+    def __init__(self, args, updates):
+        self.args, self.num_updates, self.batch_size = args, updates, args.num_envs * args.num_steps
+        self.updates_done = self.global_step = self.stopping = 0
+        self.folder = None
+
+    def updates(self):
+        return range(1, self.num_updates + 1)
+
+    def __getattr__(self, name):
+        return lambda *args, **kwargs: None
+
+
+def spaces(kind, images=None, inputs=6):
+    """The observation and action space of an environment of a kind."""
+    box = gym.spaces.Box(-np.inf, np.inf, (inputs,)) if images is None else gym.spaces.Box(0, 255, images, np.uint8)
+    world = make_world(kind)
+    if kind == "discrete":
+        return box, gym.spaces.Discrete(world.outputs)
+    if kind == "multidiscrete":
+        return box, gym.spaces.MultiDiscrete(world.nvec)
+    return box, gym.spaces.Box(-1, 1, (world.outputs,))
+
+
+class RowNumber(nn.Module):
+    """In place of a trunk: features whose first number is the row that the observation shows."""
+
+    def __init__(self, images):
+        super().__init__()
+        self.images = images
+
+    def forward(self, obs):
+        rows = obs[..., :1] if not self.images else obs[..., 0, 0, :1] * 255
+        return rows.expand(*rows.shape[:-1], 512)  # as wide as the trunk of ppo_atari_lstm.py
+
+
+class PassOn(nn.Module):
+    """In place of an LSTM: its input is its output."""
+
+    def forward(self, features, state):
+        return features[..., :128], state
+
+
+class Script:
+    """The adapter of one script; its methods are the functions of conformance/adapter.py."""
+
+    def __init__(self, module):
+        self.module = module
+        self.NAME, self.VERSION = f"{module.__name__}.py", "of this checkout"
+        self.kind = "discrete"
+        if hasattr(module, "MultiDiscrete"):
+            self.kind = "multidiscrete"
+        if hasattr(module.Args, "env_id") and hasattr(module, "Normalize") and not hasattr(module, "Residual"):
+            self.kind = "continuous"
+        self.KINDS = (self.kind,)
+        self.images = {"nature_cnn": (84, 84, 1), "impala_cnn": (3, 64, 64)}
+        self.images = next((shape for name, shape in self.images.items() if hasattr(module, name)), None)
+        self.SHARED = any(name == "trunk" for name, _ in self.agent(self.kind).named_children())
+
+    def agent(self, kind):
+        """The script's own agent for a kind of actions."""
+        observations, actions = spaces(kind, self.images)
+        envs = SimpleNamespace(
+            single_observation_space=observations, single_action_space=actions, num_envs=1, envs=None
+        )
+        return self.module.Agent(envs)
+
+    def initial_weights(self, seed, kind):
+        torch.manual_seed(seed)
+        agent = self.agent(kind)
+        children = dict(agent.named_children())
+        names = {name: [child for child in children if name in child] for name in ("trunk", "policy", "value")}
+        found = {}
+        for name in ("policy", "value"):
+            trunk = children.get(f"{name}_trunk", children.get("trunk"))
+            layers = [layer for layer in trunk.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
+            layers = [*layers, *children[name].modules()]
+            found[name] = [
+                (weight.detach().flatten(1).numpy(), layer.bias.detach().numpy())
+                for layer in layers
+                if (weight := getattr(layer, "weight", None)) is not None
+            ]
+        head = {id(p) for child in {*sum(names.values(), [])} for p in children[child].parameters()}
+        rest = [p for name, p in agent.named_parameters() if id(p) not in head and not name.startswith("lstm")]
+        if len(rest) == 1:
+            scale = rest[0].detach().numpy()
+            found["logstd"] = scale.reshape(-1) if 1 in scale.shape else scale
+        return found
+
+    def train(self, world, settings, updates=1):
+        """Runs the script's train() on a world. Returns the steps, and the advantages, returns, rates and clip ranges
+        that it used, and the statistics of its last step."""
+        module = self.module
+        if world.kind != self.kind:
+            return None
+        fields = {field.name for field in dataclasses.fields(module.Args)}
+        wanted = dataclasses.asdict(settings)
+        wanted |= {"num_envs": world.num_envs, "num_steps": world.num_steps, "cuda": False, "actor_threads": 1}
+        wanted["total_timesteps"] = updates * world.rewards.size
+        args = module.Args(**{name: wanted[name] for name in wanted if name in fields})
+        seen = {"advantages": None, "returns": np.zeros(world.num_rows), "rates": [], "clips": [], "stats": {}}
+        environments = Environments(world, self.images)
+        with Recorder(world) as recorder:
+            replaced = self.replacements(environments, recorder, seen)
+            kept = {name: getattr(module, name) for name in replaced}
+            vars(module).update(replaced)
+            try:
+                module.train(args, Run(args, updates))
+            except SystemExit as error:
+                raise Refused(str(error)) from None
+            finally:
+                vars(module).update(kept)
+        seen["actions"] = np.array(environments.player.actions)
+        seen["steps"] = recorder.steps
+        seen["returns"] = seen["returns"][: world.rewards.size].reshape(world.rewards.shape)
+        return seen
+
+    def replacements(self, environments, recorder, seen):
+        """{name: value} of what takes the place of the script's own definitions: environments, agent, and functions
+        that look at their arguments before they call the script's."""
+        module = self.module
+
+        def agent_with_tables(envs, *rest, **options):
+            agent = module_agent(envs, *rest, **options)
+            for name, _ in list(agent.named_children()):
+                if "trunk" in name:
+                    setattr(agent, name, RowNumber(self.images))
+                elif name in ("policy", "value"):
+                    setattr(agent, name, getattr(recorder, name))
+                elif name == "lstm":
+                    setattr(agent, name, PassOn())
+            if hasattr(agent, "logstd"):
+                trained = isinstance(agent.logstd, nn.Parameter)
+                del agent.logstd
+                agent.logstd = recorder.logstd if trained else recorder.logstd.detach()
+            return agent
+
+        def gae(*arguments):
+            seen["advantages"] = found = module_gae(*arguments)
+            return found
+
+        def ppo_loss(agent, minibatch, *rest):
+            loss, stats = module_loss(agent, minibatch, *rest)
+            seen["returns"][recorder.rows] = minibatch["returns"].detach().numpy()
+            seen["stats"] = {name: float(number) for name, number in stats.items()}
+            seen["clips"].append(float(rest[0] if len(rest) == 2 else rest[0].clip_coef))
+            if len(rest) == 1:
+                seen["rates"].append(float(rest[0].learning_rate))
+            return loss, stats
+
+        def adam_step(optimizer, *rest):
+            if not rest:
+                seen["rates"].append(optimizer.param_groups[0]["lr"])
+            return module_step(optimizer, *rest)
+
+        module_agent, module_gae, module_loss = module.Agent, module.gae, module.ppo_loss
+        module_step = module.adam_step
+        return {
+            "make_envs": lambda args, folder: environments, "Agent": agent_with_tables,
+            "gae": gae, "ppo_loss": ppo_loss, "adam_step": adam_step,
+        }  # fmt: skip
+
+    def advantages(self, world, settings):
+        if world.kind != self.kind:
+            world = make_world(self.kind, truncations=True)
+        seen = self.train(world, dataclasses.replace(settings, num_minibatches=1, update_epochs=1))
+        return {
+            "advantages": seen["advantages"], "returns": seen["returns"], "problem": (world, settings),
+        }  # fmt: skip
+
+    def update(self, world, settings):
+        seen = self.train(world, settings)
+        if seen is None:
+            return None
+        logged = {"approx_kl": seen["stats"].get("approx_kl_ppo2")}
+        return Update(seen["actions"], seen["steps"], seen["advantages"], seen["returns"], logged)
+
+    def schedules(self, updates):
+        seen = self.train(make_world(self.kind), Settings(num_minibatches=1, update_epochs=1), updates)
+        return {"learning_rate": seen["rates"], "clip_range": seen["clips"]}
+
+    def normalizer(self, environments, gamma):
+        return self.module.Normalize(environments, gamma)
+
+    def normalize(self, obs, rewards, ends, gamma):
+        if self.kind != "continuous":
+            return {}
+        played = Replay(obs, rewards, ends)
+        envs = self.normalizer(played, gamma)
+        envs.reset()
+        steps = [envs.step(np.zeros((obs.shape[1], 2), np.float32)) for _ in range(len(rewards))]
+        first = self.normalizer(Replay(obs, rewards, ends), gamma).reset()[0]
+        return {"observations": np.stack([first, *(step[0] for step in steps)]), "rewards": [step[1] for step in steps]}
+
+    def environment_actions(self, samples, low, high):
+        if self.kind != "continuous":
+            return None
+        played = Replay(*(np.zeros((2, len(samples), 2), np.float32), np.zeros((1, len(samples)), np.float32)),
+                        np.zeros((1, len(samples)), bool), low, high)  # fmt: skip
+        envs = self.normalizer(played, 0.9)
+        envs.reset()
+        envs.step(samples)
+        return played.actions[0]
+
+
+class Replay(gym.vector.VectorEnv):
+    """A vector of environments that replays observations [T + 1, N, D], rewards [T, N] and ends [T, N]."""
+
+    def __init__(self, obs, rewards, ends, low=(-1.0, -1.0), high=(1.0, 1.0)):
+        self.obs, self.rewards, self.ends, self.t, self.actions = obs, rewards, ends, 0, []
+        self.num_envs = obs.shape[1]
+        self.single_observation_space = gym.spaces.Box(-np.inf, np.inf, obs.shape[2:])
+        self.single_action_space = gym.spaces.Box(np.float32(low), np.float32(high))
+
+    def reset(self, **options):
+        return self.obs[0].copy(), {}
+
+    def step(self, actions):
+        self.actions.append(np.array(actions))
+        t, self.t = self.t, self.t + 1
+        ends, infos = self.ends[t], {}
+        if ends.any():
+            infos["final_obs"] = np.array([self.obs[t + 1, n] if end else None for n, end in enumerate(ends)], object)
+        return self.obs[t + 1].copy(), self.rewards[t].astype(float), ends.copy(), np.zeros_like(ends), infos
+
+
+def load(path):
+    """The adapter of the script in a file."""
+    sys.path.insert(0, str(path.resolve().parent))
+    return Script(importlib.import_module(path.stem))

@@ -1,0 +1,116 @@
+"""Tables in place of torch networks, which record every gradient step that is taken on them."""
+
+import numpy as np
+import torch
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from conformance.problems import Step
+
+
+class Table(nn.Module):
+    """A network whose output for an observation is the row of a table; an observation begins with the row's number.
+
+    Without gradients, as while a rollout is collected, it answers from the old table, and otherwise from the weights
+    that are trained.
+    """
+
+    def __init__(self, recorder, name, old, start):
+        super().__init__()
+        self.recorder, self.name, self.rows = [recorder], name, len(start)  # a list hides the recorder from torch
+        self.register_buffer("old", torch.as_tensor(old).clone(), persistent=False)
+        self.weight = nn.Parameter(torch.as_tensor(start).clone())
+        self.weight.register_hook(self.record)
+
+    def forward(self, obs):
+        """float32 [..., A] of observations [..., D]."""
+        rows = obs[..., 0].round().long()
+        if not torch.is_grad_enabled() or self.recorder[0].collecting:
+            return self.old[rows]
+        self.recorder[0].see(self.name, rows.flatten())
+        return self.weight[rows]
+
+    def record(self, gradient):
+        self.recorder[0].add(self.name, gradient)
+
+
+class Recorder:
+    """The tables of a world, and the gradient steps that an implementation takes on them.
+
+    `collecting` may be set where an implementation collects its rollout with gradients enabled. Use it in a `with`:
+    it watches torch's optimizers.
+    """
+
+    def __init__(self, world):
+        self.world, self.collecting = world, False
+        self.policy = Table(self, "policy", world.old_policy, world.policy)
+        self.value = Table(self, "value", world.old_value[:, None], world.value[:, None])
+        self.logstd = nn.Parameter(torch.as_tensor(world.logstd).clone())
+        self.logstd.register_hook(lambda gradient: self.add("logstd", gradient))
+        self.steps, self.rows, self.pending, self.clipped = [], None, {}, None
+
+    def __enter__(self):
+        self.hook = register_optimizer_step_pre_hook(lambda *_: self.see_optimizer())
+        return self
+
+    def __exit__(self, *error):
+        self.hook.remove()
+        self.finish()
+
+    def parameters(self):
+        """{name: parameter}, those that the world has."""
+        found = {"policy": self.policy.weight, "value": self.value.weight}
+        if self.world.kind == "continuous":
+            found["logstd"] = self.logstd
+        return found
+
+    def tables(self):
+        """{name: array}, as problems.Step has them."""
+        return {name: self.as_array(name, parameter) for name, parameter in self.parameters().items()}
+
+    def as_array(self, name, tensor):
+        shape = getattr(self.world, name).shape
+        return tensor.detach().cpu().numpy().astype(float).reshape(shape).copy()
+
+    def see(self, name, rows):
+        """A table answers with gradients: what was pending is a step that is over."""
+        self.finish()
+        if name == "policy" or self.rows is None:
+            self.rows = rows.detach().cpu().numpy().copy()
+
+    def add(self, name, gradient):
+        """The gradient of one parameter is known."""
+        if not self.pending:
+            self.before = self.tables()
+        array = self.as_array(name, gradient)
+        self.pending[name] = self.pending.get(name, 0.0) + array
+
+    def see_optimizer(self):
+        """An optimizer is about to step: the gradients are as clipped as they become."""
+        if not self.pending:
+            return
+        clipped = {}
+        for name, parameter in self.parameters().items():
+            if parameter.grad is not None:
+                clipped[name] = self.as_array(name, parameter.grad)
+        self.clipped = (self.clipped or {}) | clipped
+
+    def finish(self):
+        """Ends the step that is pending."""
+        if not self.pending:
+            return
+        zeros = {name: np.zeros_like(array) for name, array in self.before.items()}
+        clipped = None if self.clipped is None else zeros | self.clipped
+        self.steps.append(Step(self.rows, self.before, self.tables(), zeros | self.pending, clipped))
+        self.pending, self.clipped = {}, None
+
+
+def layers(*modules):
+    """The linear layers of modules, in their order, as initial_weights gives them."""
+    found = []
+    for module in modules:
+        for part in module.modules():
+            if isinstance(part, nn.Linear):
+                weight = part.weight.detach().numpy().copy()
+                found.append((weight, None if part.bias is None else part.bias.detach().numpy().copy()))
+    return found

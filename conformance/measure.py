@@ -1,0 +1,866 @@
+"""Asks an adapter, and explains its answers: which combination of the known alternatives reproduces the numbers."""
+
+import dataclasses
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from conformance import reference
+from conformance.problems import Refused, Settings, Update, make_world
+
+TOLERANCE = 2e-5  # relative to the largest number of an answer: what float32 leaves of a few operations
+APART = 100  # an explanation counts where each other one is this many tolerances away
+
+LOSS = Settings()  # no gradient is clipped
+STEP = Settings(learning_rate=1.0, max_grad_norm=1e-4, vf_coef=0.005)  # each is, to a size at which epsilons differ
+WHOLE = Settings(num_minibatches=1, update_epochs=1)
+UNEVEN = Settings(num_minibatches=5, update_epochs=1)
+UPDATES = 8  # of a run whose schedules are asked for
+
+YES, NO, OTHER, UNKNOWN = "yes", "no", "other", "not measured"
+
+
+@dataclass
+class Row:
+    """One detail of one implementation."""
+
+    detail: str  # its mark in docs/details.md
+    title: str
+    result: str  # YES, NO, OTHER (nothing known reproduces the answer) or UNKNOWN
+    found: str = ""  # what it is instead, or why it was not measured
+    error: float | None = None  # of the combination that is named, relative to the largest number
+    nearest: str = ""  # the nearest other alternative
+    nearest_error: float | None = None
+
+    def word(self):
+        """The cell of a table."""
+        if self.result == YES:
+            return YES
+        if self.result == NO:
+            return f"no: {self.found}"
+        return self.result
+
+
+class BadAnswer(Exception):
+    """What an adapter answered cannot be used; the message says why in a line."""
+
+
+def relative_error(answer, candidate):
+    """The largest difference between two dicts of arrays, each relative to the answer's largest number."""
+    worst = 0.0
+    for name, array in answer.items():
+        scale = np.abs(array).max()
+        worst = max(worst, float(np.abs(array - candidate[name]).max() / (scale if scale > 0 else 1.0)))
+    return worst
+
+
+def total_error(answers, candidates):
+    """The same over the steps of an update."""
+    return max(relative_error(one, other) for one, other in zip(answers, candidates, strict=True))
+
+
+def first_difference(answers, candidates):
+    """Words for the first number of an answer, in the order of its steps, that a candidate does not reproduce."""
+    for number, (answer, candidate) in enumerate(zip(answers, candidates, strict=True), start=1):
+        for name, array in answer.items():
+            scale = np.abs(array).max() or 1.0
+            wrong = np.argwhere(np.abs(array - candidate[name]) > TOLERANCE * scale)
+            if len(wrong):
+                place = tuple(int(i) for i in wrong[0])
+                numbers = f"{float(array[place]):.6g}, and not {float(candidate[name][place]):.6g}"
+                return f"step {number}, {name}{list(place)} is {numbers}"
+    return ""
+
+
+class Explanation:
+    """All combinations of alternatives, with the errors with which they reproduce an answer."""
+
+    def __init__(self, answers, combinations, predict):
+        """answers: list of dicts of arrays, one for each step; `predict` makes such a list from a combination."""
+        self.answers, self.combinations, self.predict = answers, combinations, predict
+        self.errors = np.array([total_error(answers, predict(each)) for each in combinations])
+        self.best = combinations[int(self.errors.argmin())]
+        self.error = float(self.errors.min())
+
+    @property
+    def reproduced(self):
+        return self.error <= TOLERANCE
+
+    def nearest_other(self, *names):
+        """(combination, error) of the nearest one that differs from the best in one of the named choices."""
+        other = [any(each[name] != self.best[name] for name in names) for each in self.combinations]
+        errors = np.where(other, self.errors, np.inf)
+        return self.combinations[int(errors.argmin())], float(errors.min())
+
+    def failure(self):
+        """Words for an answer that nothing reproduces."""
+        text = ", ".join(f"{key}: {value}" for key, value in self.best.items())
+        difference = first_difference(self.answers, self.predict(self.best))
+        return f"nothing known reproduces it; the nearest ({text}) has an error of {self.error:.1e}: {difference}"
+
+    def row(self, detail, title, *names, words=None, expected=None):
+        """The row of a detail: yes if the named choices are the first ones, or those expected."""
+        if not self.reproduced:
+            return Row(detail, title, OTHER, self.failure(), self.error)
+        other, distance = self.nearest_other(*names)
+        if distance < APART * TOLERANCE:
+            return Row(detail, title, UNKNOWN, "this problem does not tell the alternatives apart", self.error)
+        found = tuple(self.best[name] for name in names)
+        text = words(self.best) if words else ", ".join(map(str, found))
+        nearest = words(other) if words else ", ".join(str(other[name]) for name in names)
+        result = YES if found == expected else NO
+        return Row(detail, title, result, text, self.error, nearest, distance)
+
+
+def arrays_of(answer, shapes, what):
+    """The arrays of a dict as float64; BadAnswer for a name that is missing, a wrong shape, or NaN."""
+    if not isinstance(answer, dict):
+        raise BadAnswer(f"{what} must be a dict, and not {type(answer).__name__}")
+    checked = {}
+    for name, shape in shapes.items():
+        if name not in answer:
+            raise BadAnswer(f'{what} has no "{name}"')
+        array = np.asarray(answer[name], dtype=float)
+        if array.shape != shape:
+            raise BadAnswer(f'{what}: "{name}" has the shape {list(array.shape)}, and not {list(shape)}')
+        if not np.isfinite(array).all():
+            raise BadAnswer(f'{what}: "{name}" has NaN or inf')
+        checked[name] = array
+    return checked
+
+
+def check_update(answer, world):
+    """An Update with float64 arrays; BadAnswer where something is wrong with it."""
+    if not isinstance(answer, Update):
+        raise BadAnswer(f"update must return an Update, and not {type(answer).__name__}")
+    shapes = {"policy": world.policy.shape, "value": world.value.shape}
+    if world.kind == "continuous":
+        shapes["logstd"] = world.logstd.shape
+    if np.shape(answer.actions) != world.actions.shape:
+        raise BadAnswer(f"update: actions have the shape {list(np.shape(answer.actions))}, not {world.actions.shape}")
+    if not answer.steps:
+        raise BadAnswer("update took no step")
+    steps = []
+    for number, step in enumerate(answer.steps, start=1):
+        rows = np.asarray(step.rows).reshape(-1)
+        if len(rows) == 0 or rows.dtype.kind not in "iu" or rows.min() < 0 or rows.max() >= world.rewards.size:
+            raise BadAnswer(f"update, step {number}: rows must be whole numbers from 0 to {world.rewards.size - 1}")
+        parts = {}
+        for name in ("before", "after", "gradient", "clipped"):
+            given = getattr(step, name)
+            parts[name] = None if given is None else arrays_of(given, shapes, f"update, step {number}, {name}")
+        steps.append(dataclasses.replace(step, rows=rows, **parts))
+    return dataclasses.replace(answer, steps=steps)
+
+
+class Adapter:
+    """An adapter's module, asked so that each error becomes one line and ends nothing else."""
+
+    def __init__(self, module):
+        self.module = module
+        self.errors = {}
+
+    def ask(self, name, *arguments):
+        """The function's answer, or None; `errors[name]` then says why."""
+        function = getattr(self.module, name, None)
+        if function is None:
+            self.errors[name] = "the adapter does not answer it"
+            return None
+        try:
+            answer = function(*arguments)
+        except Refused:
+            raise
+        except (Exception, SystemExit) as error:
+            text = " ".join(str(error).split())
+            self.errors[name] = f"the adapter failed: {type(error).__name__}: {text[:160]}"
+            return None
+        if answer is None:
+            self.errors[name] = "the adapter does not answer it"
+        return answer
+
+    def update(self, world, settings):
+        """A checked Update, or None."""
+        try:
+            answer = self.ask("update", world, settings)
+            return None if answer is None else check_update(answer, world)
+        except BadAnswer as error:
+            self.errors["update"] = str(error)
+        except Refused as error:
+            self.errors["update"] = f"it refuses: {error}"
+        return None
+
+
+def unknown(names, why):
+    """Rows of what was not measured; `names` are (detail, title) pairs."""
+    return [Row(detail, title, UNKNOWN, why) for detail, title in names]
+
+
+# The initial weights
+
+SQRT2 = math.sqrt(2)
+WEIGHTS = {
+    "hidden": ("core 2", "hidden layers: orthogonal weights, gain sqrt 2"),
+    "policy": ("core 2", "policy head: orthogonal weights, gain 0.01"),
+    "value": ("core 2", "value head: orthogonal weights, gain 1"),
+    "biases": ("core 2", "biases are zero"),
+    "separate": ("core 13", "policy and value: two networks"),
+}
+
+
+def describe_weights(weight):
+    """(words, gain or None, error): how a matrix [out, in] was drawn, and the error of its orthogonality."""
+    out, inputs = weight.shape
+    gram = weight @ weight.T if out <= inputs else weight.T @ weight
+    gain = math.sqrt(np.trace(gram) / len(gram))
+    error = float(np.abs(gram - gain**2 * np.eye(len(gram))).max() / gain**2) if gain > 0 else math.inf
+    if gain == 0:
+        return "zero", None, 0.0
+    # One row is orthogonal to no other: only its length can tell, and no bound of a uniform distribution fits it.
+    lengths = (0.01, 0.1, 1.0, SQRT2)
+    if error < 1e-4 and (len(gram) > 1 or any(abs(gain / each - 1) < 1e-4 for each in lengths)):
+        return f"orthogonal, gain {gain:.3g}", gain, error
+    deviation, largest = float(weight.std()), float(np.abs(weight).max())
+    bounds = {
+        "uniform to 1/sqrt(inputs), torch's default": 1 / math.sqrt(inputs),
+        "Glorot's uniform": math.sqrt(6 / (inputs + out)),
+        "LeCun's uniform": math.sqrt(3 / inputs),
+        "He's uniform": math.sqrt(6 / inputs),
+    }
+    for name, bound in bounds.items():
+        if 0.93 * bound < largest <= bound * (1 + 1e-6) and abs(deviation * math.sqrt(3) / bound - 1) < 0.12:
+            return name, None, error
+    deviations = {"LeCun's normal": 1 / math.sqrt(inputs), "Glorot's normal": math.sqrt(2 / (inputs + out))}
+    for name, expected in deviations.items():
+        if abs(deviation / expected - 1) < 0.08 and largest > 1.7 * deviation * 1.05:
+            return f"{name}", None, error
+    return f"other, with a standard deviation of {deviation:.2g}", None, error
+
+
+def layer_row(detail, title, matrices, expected):
+    """The row of weight matrices that should be orthogonal with the gain `expected`."""
+    described = [describe_weights(weight) for weight in matrices]
+    words = sorted({each[0] for each in described})
+    gains = [each[1] for each in described]
+    errors = [each[2] if each[1] is None else max(each[2], abs(each[1] / expected - 1)) for each in described]
+    right = all(gain is not None and abs(gain / expected - 1) < 1e-4 for gain in gains)
+    return Row(detail, title, YES if right else NO, "; ".join(words), max(errors))
+
+
+def check_layers(layers, what):
+    """A list of (weight [out, in], bias [out] or None) as float64 arrays; BadAnswer where it is none."""
+    checked = []
+    for weight, bias in layers:
+        weight = np.asarray(weight, dtype=float)
+        bias = None if bias is None else np.asarray(bias, dtype=float)
+        if weight.ndim != 2 or (bias is not None and bias.shape != weight.shape[:1]):
+            raise BadAnswer(f"initial_weights: a layer of {what} has the shapes {weight.shape} and {np.shape(bias)}")
+        if not np.isfinite(weight).all() or (bias is not None and not np.isfinite(bias).all()):
+            raise BadAnswer(f"initial_weights: a layer of {what} has NaN or inf")
+        checked.append((weight, bias))
+    return checked
+
+
+def initial_weights(adapter, kind):
+    """The checked answer for a kind of actions, or None."""
+    answer = adapter.ask("initial_weights", 1, kind)
+    if answer is None:
+        return None
+    try:
+        layers = {name: check_layers(answer[name], name) for name in ("policy", "value")}
+    except BadAnswer as error:
+        adapter.errors["initial_weights"] = str(error)
+        return None
+    except (KeyError, TypeError, ValueError) as error:
+        adapter.errors["initial_weights"] = f"initial_weights is not as the template says: {error!r}"
+        return None
+    logstd = answer.get("logstd")
+    return layers | {"logstd": None if logstd is None else np.asarray(logstd, dtype=float)}
+
+
+def is_shared(layers):
+    """Whether policy and value begin with the same layer."""
+    one, other = layers["policy"][0][0], layers["value"][0][0]
+    return one.shape == other.shape and np.array_equal(one, other)
+
+
+def measure_weights(adapter, kind, shared):
+    """The rows of the initial weights; `shared` says that the implementation's own choice is one network."""
+    layers = initial_weights(adapter, kind)
+    if layers is None:
+        return unknown(WEIGHTS.values(), adapter.errors["initial_weights"])
+    hidden = [weight for name in ("policy", "value") for weight, _ in layers[name][:-1]]
+    rows = []
+    if hidden:
+        rows.append(layer_row(*WEIGHTS["hidden"], hidden, SQRT2))
+    else:
+        rows += unknown([WEIGHTS["hidden"]], "the networks have no hidden layer")
+    rows.append(layer_row(*WEIGHTS["policy"], [layers["policy"][-1][0]], 0.01))
+    rows.append(layer_row(*WEIGHTS["value"], [layers["value"][-1][0]], 1.0))
+    biases = [bias for name in ("policy", "value") for _, bias in layers[name] if bias is not None]
+    if biases:
+        largest = max(float(np.abs(bias).max()) for bias in biases)
+        rows.append(Row(*WEIGHTS["biases"], YES if largest == 0 else NO, f"up to {largest:.2g}", largest))
+    else:
+        rows += unknown([WEIGHTS["biases"]], "there are no biases")
+    one = is_shared(layers)
+    detail, title = WEIGHTS["separate"]
+    if shared:
+        title = "policy and value: two heads of one network"
+    rows.append(Row(detail, title, YES if one == shared else NO, "one network" if one else "two networks", 0.0))
+    return rows
+
+
+# Advantages and returns
+
+ROLLOUT = {
+    "lambda": ("core 5", "generalized advantage estimation with lambda"),
+    "form": ("core 5", "an advantage is the discounted sum of the deltas"),
+    "returns": ("core 5", "returns are advantages + values"),
+    "last": ("core 5", "the value after the last step is counted"),
+    "limit": ("core 5", "a time limit counts as an end"),
+    "cut": ("core 5", "no advantage reaches over a time limit"),
+}
+
+
+def predict_advantages(world, settings, names):
+    """A function from a combination to the arrays with these names, for Explanation."""
+
+    def predict(choice):
+        found = reference.advantages(world, settings, choice)
+        return [{name: found[name] for name in names}]
+
+    return predict
+
+
+def measure_advantages(adapter):
+    """The rows of the advantages and returns of a rollout."""
+    world = make_world(truncations=True)
+    try:
+        answer = adapter.ask("advantages", world, LOSS)
+        if answer is None:
+            return unknown(ROLLOUT.values(), adapter.errors["advantages"])
+        world, settings = answer.get("problem", (world, LOSS))
+        names = [name for name in ("advantages", "returns") if answer.get(name) is not None]
+        if not names:
+            raise BadAnswer('advantages has neither "advantages" nor "returns"')
+        arrays = arrays_of(answer, {name: world.rewards.shape for name in names}, "advantages")
+    except (BadAnswer, Refused) as error:
+        return unknown(ROLLOUT.values(), str(error))
+    found = Explanation([arrays], reference.choices(reference.ADVANTAGES), predict_advantages(world, settings, names))
+    rows = []
+    for name, (detail, title) in ROLLOUT.items():
+        words = {"limit": lambda choice: choice["limit"], "lambda": lambda choice: f"lambda {choice['lambda']}"}
+        expected = (reference.ADVANTAGES[name][0],)
+        row = found.row(detail, title, name, words=words.get(name), expected=expected)
+        if name == "limit" and row.result == NO:
+            row.found = {"left out": "its step has no delta"}.get(row.found, f"bootstrapped from {row.found}")
+        rows.append(row)
+    return rows
+
+
+# The loss and its gradient
+
+LOSSES = {
+    "scope": ("core 7", "advantages are normalized within the minibatch"),
+    "std": ("core 7", "by the population's standard deviation (N)"),
+    "ratio": ("core 8", "the ratio is clipped"),
+    "value clip": ("core 9", "the change of the value is clipped, the larger loss counts"),
+    "error": ("core 10", "the value's error is squared"),
+    "factor": ("core 10", "the value's factor is vf_coef / 2"),
+    "entropy": ("core 10", "entropy bonus"),
+}
+
+
+def explain_losses(world, settings, answer):
+    """Two Explanations, of the policy's gradient and of the value's; None where the adapter gave no gradient."""
+    batch = reference.Batch(world, settings, answer)
+    given = [step.gradient or step.clipped for step in answer.steps]
+    if any(each is None for each in given):
+        return None
+    names = [name for name in given[0] if name != "value"]
+    several = world.kind == "continuous" or len(world.nvec) > 1
+    components = reference.POLICY["components"][: 2 if several else 1]
+    policy = Explanation(
+        [{name: each[name] for name in names} for each in given],
+        reference.choices(reference.POLICY, components=components),
+        lambda choice: [reference.policy_gradient(batch, step, choice) for step in answer.steps],
+    )
+    value = Explanation(
+        [{"value": each["value"]} for each in given],
+        reference.choices(reference.VALUE),
+        lambda choice: [reference.value_gradient(batch, step, choice) for step in answer.steps],
+    )
+    return policy, value
+
+
+def loss_rows(policy, value):
+    """The rows of LOSSES."""
+    rows = []
+    for name, (detail, title) in LOSSES.items():
+        among, table = (policy, reference.POLICY) if name in reference.POLICY else (value, reference.VALUE)
+        if name == "std" and among.reproduced and among.best["scope"] == "not normalized":
+            rows.append(Row(detail, title, NO, "not normalized", among.error))
+            continue
+        row = among.row(detail, title, name, expected=(table[name][0],))
+        if name == "scope" and row.result == NO:
+            row.found = {"rollout": "over the whole rollout"}.get(row.found, row.found)
+        if name == "factor" and row.result == NO:
+            row.found = f"vf_coef times {row.found}"
+        rows.append(row)
+    return rows
+
+
+# The rows of minibatches
+
+MINIBATCHES = {
+    "order": ("core 6", "each epoch shuffles anew and uses every step once"),
+    "uneven": ("core 6", "sizes that do not divide are refused"),
+}
+
+
+def describe_order(steps, size):
+    """Words for the rows of the minibatches of an update."""
+    rows = np.concatenate([step.rows for step in steps])
+    if len(rows) % size:
+        return f"{len(rows)} rows of {size} in {len(steps)} steps"
+    epochs = rows.reshape(-1, size)
+    if len(epochs) < LOSS.update_epochs:
+        return f"{len(epochs)} epoch, and not {LOSS.update_epochs}"
+    if (np.sort(epochs) != np.arange(size)).any():
+        return "not every step once"
+    if (epochs == np.arange(size)).all() or (epochs[0] == epochs).all() and (np.diff(epochs[0]) > 0).all():
+        return "in order"
+    same_sets = all(
+        np.array_equal(np.sort(one.rows), np.sort(other.rows))
+        for one, other in zip(steps, steps[len(steps) // len(epochs) :], strict=False)
+    )
+    if len(epochs) > 1 and (epochs[0] == epochs[1:]).all():
+        return "shuffled once"
+    if len(epochs) > 1 and same_sets:
+        return "the same minibatches in each epoch"
+    return "shuffled anew"
+
+
+def measure_minibatches(adapter, answer, world):
+    """The rows of MINIBATCHES, of an update and one whose sizes do not divide."""
+    order = describe_order(answer.steps, world.rewards.size)
+    rows = [Row(*MINIBATCHES["order"], YES if order == "shuffled anew" else NO, order, 0.0)]
+    detail, title = MINIBATCHES["uneven"]
+    try:
+        uneven = adapter.ask("update", world, UNEVEN)
+        if uneven is None:
+            return rows + unknown([MINIBATCHES["uneven"]], adapter.errors["update"])
+        sizes = [len(step.rows) for step in check_update(uneven, world).steps]
+    except Refused as error:
+        return rows + [Row(detail, title, YES, f"refused: {error}", 0.0)]
+    except BadAnswer as error:
+        return rows + unknown([MINIBATCHES["uneven"]], str(error))
+    if sum(sizes) < world.rewards.size:
+        found = "the rest is left out"
+    elif len(set(sizes)) > 1:
+        found = "the last minibatch is smaller"
+    else:
+        found = "the last minibatch is filled up"
+    return rows + [Row(detail, title, NO, f"{found} {sizes}", 0.0)]
+
+
+# Gradient clipping and Adam
+
+STEPS = {
+    "clip": ("core 11", "the gradient is clipped by the norm of all parameters"),
+    "epsilon": ("core 3", "Adam's epsilon is 1e-5"),
+    "place": ("core 3", "it is added before the bias correction"),
+    "rest": ("core 3", "Adam's betas are 0.9 and 0.999, without weight decay"),
+}
+
+
+def explain_steps(world, settings, answer, losses):
+    """An Explanation of the clipped gradients, if there are some, and the weights; or words why there is none."""
+    batch = reference.Batch(world, settings, answer)
+    raw = [step.gradient for step in answer.steps]
+    if any(each is None for each in raw):
+        if losses is None or not all(each.reproduced for each in losses):
+            return "the gradient before it is clipped is not known"
+        policy, value = losses[0].best, losses[1].best
+        raw = [
+            reference.policy_gradient(batch, step, policy) | reference.value_gradient(batch, step, value)
+            for step in answer.steps
+        ]
+    before = [step.before for step in answer.steps]
+    rate = settings.learning_rate if answer.learning_rate is None else answer.learning_rate
+    answers = []
+    for step in answer.steps:
+        changes = np.concatenate([(step.after[name] - step.before[name]).reshape(-1) for name in sorted(raw[0])])
+        answers.append({"change of the weights": changes})
+        if step.clipped is not None:
+            answers[-1]["clipped gradient"] = np.concatenate(
+                [step.clipped[name].reshape(-1) for name in sorted(raw[0])]
+            )
+
+    def predict(choice):
+        clipped = [reference.clip_gradient(each, settings.max_grad_norm, choice) for each in raw]
+        changes = reference.adam_changes(clipped, before, rate, choice)
+        return [
+            {
+                "change of the weights": np.concatenate([change[name].reshape(-1) for name in sorted(raw[0])]),
+                "clipped gradient": np.concatenate([each[name].reshape(-1) for name in sorted(raw[0])]),
+            }
+            for change, each in zip(changes, clipped, strict=True)
+        ]
+
+    return Explanation(answers, reference.choices(reference.CLIP | reference.ADAM), predict)
+
+
+def step_rows(found):
+    """The rows of STEPS, of an Explanation."""
+
+    def rest(choice):
+        text = f"betas {choice['betas'][0]:g} and {choice['betas'][1]:g}"
+        if choice["decay"]:
+            text += f", weight decay {choice['decay']:g}"
+        return text if choice["correction"] else text + ", no bias correction"
+
+    return [
+        found.row(*STEPS["clip"], "gradient clip", expected=("all parameters",)),
+        found.row(*STEPS["epsilon"], "epsilon", words=lambda choice: f"{choice['epsilon']:g}", expected=(1e-5,)),
+        found.row(*STEPS["place"], "place", expected=("before the bias correction",)),
+        found.row(*STEPS["rest"], "betas", "decay", "correction", words=rest, expected=((0.9, 0.999), 0.0, True)),
+    ]
+
+
+# What is logged
+
+LOGGED = "core 12", "approximate KL: half the mean square of the log ratio"
+
+
+def measure_divergence(adapter, kind):
+    """The row of the approximate KL divergence, of an update of one step."""
+    detail, title = LOGGED
+    world = make_world(kind)
+    answer = adapter.update(world, WHOLE)
+    if answer is None:
+        return unknown([LOGGED], adapter.errors["update"])
+    given = answer.logged.get("approx_kl")
+    if given is None:
+        return unknown([LOGGED], "the adapter gives none")
+    batch = reference.Batch(world, WHOLE, answer)
+    step = answer.steps[0]
+    known = reference.divergences(batch, step.rows, step.before["policy"][step.rows])
+    errors = {name: abs(float(given) - number) / abs(number) for name, number in known.items()}
+    first, second = sorted(errors, key=errors.get)[:2]
+    if errors[first] > TOLERANCE:
+        text = f"{float(given):.6g}; the nearest is {first}, {known[first]:.6g}"
+        return [Row(detail, title, OTHER, text, errors[first], first, errors[first])]
+    right = first == "half the mean square of the log ratio"
+    return [Row(detail, title, YES if right else NO, first, errors[first], second, errors[second])]
+
+
+# Schedules
+
+SCHEDULES = {
+    "learning_rate": ("core 4", "by default the learning rate falls linearly to 0"),
+    "clip_range": ("aux 1", "by default the clip range is constant"),
+}
+
+
+def measure_schedules(adapter):
+    """The rows of the schedules of a run of UPDATES updates with the implementation's defaults."""
+    answer = adapter.ask("schedules", UPDATES)
+    if answer is None:
+        return unknown(SCHEDULES.values(), adapter.errors["schedules"])
+    rows = []
+    known = {
+        "constant": np.ones(UPDATES),
+        "falls to 0, the last update has 1 / updates": 1 - np.arange(UPDATES) / UPDATES,
+        "falls to 0, which the last update has": 1 - np.arange(UPDATES) / (UPDATES - 1),
+        "falls to 0, the first update has 1 - 1 / updates": 1 - np.arange(1, UPDATES + 1) / UPDATES,
+    }
+    for name, (detail, title) in SCHEDULES.items():
+        given = answer.get(name)
+        if given is None:
+            rows += unknown([(detail, title)], "the adapter gives none")
+            continue
+        if isinstance(given, str):
+            rows.append(Row(detail, title, NO, given, 0.0))
+            continue
+        given = np.asarray(given, dtype=float)
+        if given.shape != (UPDATES,) or not np.isfinite(given).all() or given[0] <= 0:
+            rows += unknown([(detail, title)], f"schedules: {name} must be {UPDATES} numbers above 0, not {given}")
+            continue
+        errors = {word: float(np.abs(given / given[0] - numbers / numbers[0]).max()) for word, numbers in known.items()}
+        first, second = sorted(errors, key=errors.get)[:2]
+        expected = "constant" if name == "clip_range" else "falls to 0, the last update has 1 / updates"
+        if errors[first] > TOLERANCE:
+            rows.append(Row(detail, title, OTHER, f"{np.round(given / given[0], 4).tolist()}", errors[first], first))
+            continue
+        result = YES if first == expected else NO
+        rows.append(Row(detail, title, result, first, errors[first], second, errors[second]))
+    return rows
+
+
+# Continuous and multidiscrete actions
+
+CONTINUOUS = {
+    "mean": ("continuous 1", "a normal distribution: one output for each component"),
+    "logstd": ("continuous 2", "the log standard deviation is a parameter that starts at 0"),
+    "components": ("continuous 3", "log probabilities of components are summed"),
+    "separate": ("continuous 4", "policy and value: two networks"),
+    "clip": ("continuous 5", "the environment gets the clipped action"),
+    "obs": ("continuous 6", "observations are normalized over all environments"),
+    "obs clip": ("continuous 7", "normalized observations are clipped to [-10, 10]"),
+    "reward": ("continuous 8", "rewards are divided by the deviation of the discounted return"),
+    "reward clip": ("continuous 9", "scaled rewards are clipped to [-10, 10]"),
+}
+MULTIDISCRETE = "multidiscrete 1", "components are independent, their log probabilities are summed"
+
+
+def measure_continuous_weights(adapter):
+    """The rows of the initial weights of a policy with continuous actions."""
+    names = [CONTINUOUS[name] for name in ("mean", "logstd", "separate")]
+    layers = initial_weights(adapter, "continuous")
+    if layers is None:
+        return unknown(names, adapter.errors["initial_weights"])
+    outputs = make_world("continuous").outputs
+    given = layers["policy"][-1][0].shape[0]
+    logstd = layers["logstd"]
+    rows = []
+    if logstd is not None or given in (outputs, 2 * outputs):
+        rows.append(Row(*CONTINUOUS["mean"], YES, f"{given} outputs", 0.0))
+        if given == 2 * outputs:
+            text = "it is an output of the network"
+            rows.append(Row(*CONTINUOUS["logstd"], NO, text, 0.0))
+        elif logstd is None:
+            rows.append(Row(*CONTINUOUS["logstd"], NO, "it is not trained", 0.0))
+        else:
+            start = np.diag(logstd) if logstd.ndim == 2 and len(logstd) == logstd.shape[1] > 1 else logstd
+            largest = float(np.abs(start).max())
+            text = f"a parameter that starts at {float(start.reshape(-1)[0]):.3g}"
+            rows.append(Row(*CONTINUOUS["logstd"], YES if largest == 0 else NO, text, largest))
+    else:
+        rows.append(Row(*CONTINUOUS["mean"], NO, f"{given} outputs for {outputs} components", 0.0))
+        rows += unknown([CONTINUOUS["logstd"]], "the distribution is not normal")
+    one = is_shared(layers)
+    rows.append(Row(*CONTINUOUS["separate"], NO if one else YES, "one network" if one else "two networks", 0.0))
+    return rows
+
+
+def measure_components(adapter):
+    """The row of the sum over components, of an update and of the shape of the log standard deviation."""
+    detail, title = CONTINUOUS["components"]
+    layers = initial_weights(adapter, "continuous")
+    outputs = make_world("continuous").outputs
+    if layers is not None and layers["logstd"] is not None and layers["logstd"].shape == (outputs, outputs):
+        return [Row(detail, title, NO, "a full covariance", 0.0)]
+    world = make_world("continuous")
+    answer = adapter.update(world, LOSS)
+    if answer is None:
+        return unknown([(detail, title)], adapter.errors["update"])
+    losses = explain_losses(world, LOSS, answer)
+    if losses is None:
+        return unknown([(detail, title)], "the adapter gives no gradient")
+    return [losses[0].row(detail, title, "components", expected=("sum",))]
+
+
+def measure_multidiscrete(adapter):
+    """The row of multidiscrete actions."""
+    world = make_world("multidiscrete")
+    layers = initial_weights(adapter, "multidiscrete")
+    if layers is not None:
+        given = layers["policy"][-1][0].shape[0]
+        if given == math.prod(world.nvec):
+            return [Row(*MULTIDISCRETE, NO, "one choice among all combinations", 0.0)]
+    answer = adapter.update(world, LOSS)
+    if answer is None:
+        return unknown([MULTIDISCRETE], adapter.errors["update"])
+    losses = explain_losses(world, LOSS, answer)
+    if losses is None:
+        return unknown([MULTIDISCRETE], "the adapter gives no gradient")
+    return [losses[0].row(*MULTIDISCRETE, "components", expected=("sum",))]
+
+
+ACTION_LOW, ACTION_HIGH = np.float32([-1.5, -0.5]), np.float32([1.0, 2.5])
+SAMPLES = np.float32([[0.5, 0.25], [-3.0, 4.0], [1.5, -0.75], [-1.25, 2.0], [0.9, -2.0]])
+
+
+def measure_actions(adapter):
+    """The row of the action that reaches the environment."""
+    detail, title = CONTINUOUS["clip"]
+    answer = adapter.ask("environment_actions", SAMPLES, ACTION_LOW, ACTION_HIGH)
+    if answer is None:
+        return unknown([(detail, title)], adapter.errors["environment_actions"])
+    try:
+        given = arrays_of({"actions": answer}, {"actions": SAMPLES.shape}, "environment_actions")
+    except BadAnswer as error:
+        return unknown([(detail, title)], str(error))
+    middle, half = (ACTION_LOW + ACTION_HIGH) / 2, (ACTION_HIGH - ACTION_LOW) / 2
+    known = {
+        "clipped to the bounds": np.clip(SAMPLES, ACTION_LOW, ACTION_HIGH),
+        "not clipped": SAMPLES,
+        "tanh, scaled to the bounds": middle + half * np.tanh(SAMPLES),
+        "tanh": np.tanh(SAMPLES),
+        "clipped to [-1, 1]": np.clip(SAMPLES, -1, 1),
+        "clipped to [-1, 1], scaled to the bounds": middle + half * np.clip(SAMPLES, -1, 1),
+        "scaled to the bounds": middle + half * SAMPLES,
+    }
+    found = Explanation([given], [{"action": name} for name in known], lambda choice: [{"actions": known[choice["action"]]}])
+    return [found.row(detail, title, "action", expected=("clipped to the bounds",))]
+
+
+def stream():
+    """Observations [T + 1, N, D], rewards [T, N] and ends [T, N] of unequal environments, float32 and bool."""
+    rng = np.random.default_rng(11)
+    T, N, D = 200, 3, 2
+    obs = rng.normal(size=(T + 1, N, D)) * np.array([1.0, 5.0]) + np.array([0.5, -20.0]) + np.arange(N)[None, :, None]
+    rewards = rng.normal(size=(T, N)) * np.array([0.2, 1.0, 3.0]) + 0.5
+    obs[[150, 180]] *= 40  # beyond 10 standard deviations of what came before
+    rewards[[120, 170]] *= 200
+    ends = rng.random((T, N)) < 0.05
+    return obs.astype(np.float32), rewards.astype(np.float32), ends
+
+
+def running(numbers, start, variance=1.0):
+    """The means and variances after each step of numbers [T, N, ...], over steps and environments, from a count."""
+    mean, count = np.zeros(numbers.shape[2:]), start
+    var = mean + variance
+    means, variances = [], []
+    for batch in numbers.astype(float):
+        size = len(batch)
+        delta, total = batch.mean(0) - mean, count + size
+        second = var * count + batch.var(0) * size + delta**2 * count * size / total
+        mean, var, count = mean + delta * size / total, second / total, total
+        means.append(mean)
+        variances.append(var)
+    return np.array(means), np.array(variances)
+
+
+def each_environment(function, numbers, *rest):
+    """A function of numbers [T, 1, ...] and other arrays [T, 1], for each environment alone: [T, N, ...]."""
+    columns = range(numbers.shape[1])
+    return np.concatenate(
+        [function(numbers[:, n : n + 1], *(array[:, n : n + 1] for array in rest)) for n in columns], axis=1
+    )
+
+
+def normalize_observations(obs, count=1e-4):
+    means, variances = running(obs, count)
+    return (obs - means[:, None]) / np.sqrt(variances[:, None] + 1e-8)
+
+
+def discounted_returns(rewards, ends, gamma):
+    """The running discounted return after each step, [T, N], which an end sets to 0 behind itself."""
+    total, found = np.zeros(rewards.shape[1]), []
+    for reward, end in zip(rewards.astype(float), ends, strict=True):
+        total = total * gamma + reward
+        found.append(total)
+        total = np.where(end, 0.0, total)
+    return np.array(found)
+
+
+def scale_rewards(rewards, ends, gamma, centered=False, count=1e-4):
+    means, variances = running(discounted_returns(rewards, ends, gamma), count)
+    shifted = rewards - (means[:, None] if centered else 0.0)
+    return shifted / np.sqrt(variances[:, None] + 1e-8)
+
+
+CLIPS = {"10": 10.0, "5": 5.0, "none": np.inf}
+
+
+def measure_normalization(adapter):
+    """The rows of the normalization of observations and rewards."""
+    names = [CONTINUOUS[name] for name in ("obs", "obs clip", "reward", "reward clip")]
+    obs, rewards, ends = stream()
+    answer = adapter.ask("normalize", obs, rewards, ends, LOSS.gamma)
+    if answer is None:
+        return unknown(names, adapter.errors["normalize"])
+    if answer == {}:
+        none = "not normalized"
+        return [Row(*name, NO, none if number % 2 == 0 else "not clipped", 0.0) for number, name in enumerate(names)]
+    problem = answer.get("problem")
+    gamma = LOSS.gamma
+    if problem is not None:
+        obs, rewards, ends, gamma = problem
+    try:
+        given = arrays_of(answer, {"observations": obs.shape, "rewards": rewards.shape}, "normalize")
+    except BadAnswer as error:
+        return unknown(names, str(error))
+    wide = obs.astype(float)
+    of_obs = {
+        "over all environments": normalize_observations(wide),
+        "for each environment": each_environment(normalize_observations, wide),
+        "not normalized": wide,
+    }
+    of_rewards = {
+        "by the deviation of the return": scale_rewards(rewards, ends, gamma),
+        "by it, for each environment": each_environment(lambda r, e: scale_rewards(r, e, gamma), rewards, ends),
+        "centered, too": scale_rewards(rewards, ends, gamma, centered=True),
+        "not scaled": rewards.astype(float),
+    }
+    rows = []
+    for key, table, first in (
+        ("obs", of_obs, "over all environments"),
+        ("reward", of_rewards, "by the deviation of the return"),
+    ):
+        name = {"obs": "observations", "reward": "rewards"}[key]
+        combinations = [{"how": how, "clip": clip} for how in table for clip in CLIPS]
+
+        def predict(choice, name=name, table=table):
+            limit = CLIPS[choice["clip"]]
+            return [{name: np.clip(table[choice["how"]], -limit, limit)}]
+
+        found = Explanation([{name: given[name]}], combinations, predict)
+        rows.append(found.row(*CONTINUOUS[key], "how", expected=(first,)))
+        clip = found.row(*CONTINUOUS[f"{key} clip"], "clip", expected=("10",))
+        if clip.result == NO:
+            clip.found = "not clipped" if clip.found == "none" else f"to {clip.found}"
+        rows.append(clip)
+    return rows
+
+
+# All of them
+
+
+def measure(module):
+    """The rows of an adapter's module, in the order of docs/details.md."""
+    adapter = Adapter(module)
+    kinds = getattr(module, "KINDS", ("discrete", "multidiscrete", "continuous"))
+    main = "discrete" if "discrete" in kinds else kinds[0]
+    rows = measure_weights(adapter, main, getattr(module, "SHARED", False))
+    rows += measure_advantages(adapter)
+    rows += measure_updates(adapter, main)
+    rows += measure_divergence(adapter, main)
+    rows += measure_schedules(adapter)
+    if "continuous" in kinds:
+        rows += measure_continuous_weights(adapter) + measure_components(adapter)
+        rows += measure_actions(adapter) + measure_normalization(adapter)
+    if "multidiscrete" in kinds:
+        rows += measure_multidiscrete(adapter)
+    return sorted(rows, key=lambda row: order(row.detail))
+
+
+def measure_updates(adapter, kind):
+    """The rows of the loss, the minibatches and the steps."""
+    world = make_world(kind)
+    answer = adapter.update(world, LOSS)
+    if answer is None:
+        return unknown([*LOSSES.values(), *MINIBATCHES.values(), *STEPS.values()], adapter.errors["update"])
+    losses = explain_losses(world, LOSS, answer)
+    if losses is None:
+        rows = unknown(LOSSES.values(), "the adapter gives no gradient")
+    else:
+        rows = loss_rows(*losses)
+    rows += measure_minibatches(adapter, answer, world)
+    answer = adapter.update(world, STEP)
+    if answer is None:
+        return rows + unknown(STEPS.values(), adapter.errors["update"])
+    found = explain_steps(world, STEP, answer, losses)
+    return rows + (unknown(STEPS.values(), found) if isinstance(found, str) else step_rows(found))
+
+
+GROUPS = "core", "continuous", "lstm", "multidiscrete", "aux"
+
+
+def order(detail):
+    """Where a detail stands in docs/details.md."""
+    group, number = detail.split()
+    return GROUPS.index(group), int(number)

@@ -1,0 +1,152 @@
+"""What an adapter is asked, and what it answers.
+
+A network would hide the numbers of an update behind its own. Here the policy and the value function are tables instead:
+an observation is the number of a row, and the row holds the policy's outputs and the value. The gradient of a row then
+belongs to one sample alone, and every step of an update can be compared with a reference.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+
+class Refused(Exception):
+    """An adapter raises it where its implementation refuses what it is asked; the message is the implementation's."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The hyperparameters of an update; what is not named here is left at the implementation's default."""
+
+    learning_rate: float = 0.02
+    gamma: float = 0.9
+    gae_lambda: float = 0.8
+    clip_coef: float = 0.2
+    ent_coef: float = 0.1
+    vf_coef: float = 0.5
+    max_grad_norm: float = 1e6
+    num_minibatches: int = 2
+    update_epochs: int = 2
+
+
+@dataclass(frozen=True)
+class World:
+    """M steps of N environments that play the same script whatever the actions are, and tables in place of networks.
+
+    Row t * N + n is the observation before step t in environment n; rows M * N + n are the observations after the last
+    step; row (M + 1) * N + t * N + n is the last observation of an episode that ends in step t, which the environment
+    hands out beside the first observation of the next episode, row (t + 1) * N + n.
+    """
+
+    kind: str  # "discrete", "multidiscrete" or "continuous"
+    rewards: np.ndarray  # float32 [M, N]
+    terminated: np.ndarray  # bool [M, N]: step t reaches a terminal state
+    truncated: np.ndarray  # bool [M, N]: step t reaches a time limit
+    old_policy: np.ndarray  # float32 [R, A]: logits or means in all rows while the rollout is collected
+    old_value: np.ndarray  # float32 [R]: values in all rows while the rollout is collected
+    policy: np.ndarray  # float32 [R, A]: logits or means from which the update starts
+    value: np.ndarray  # float32 [R]: values from which the update starts
+    logstd: np.ndarray  # float32 [A]: log standard deviations of continuous actions, of the rollout and the update
+    actions: np.ndarray  # int64 [M, N], int64 [M, N, K] or float32 [M, N, A]: for those who can prescribe the actions
+    nvec: tuple = ()  # the sizes of the components of multidiscrete actions
+
+    @property
+    def num_steps(self):
+        return self.rewards.shape[0]
+
+    @property
+    def num_envs(self):
+        return self.rewards.shape[1]
+
+    @property
+    def num_rows(self):
+        return len(self.value)
+
+    @property
+    def outputs(self):
+        """A, the number of outputs of the policy."""
+        return self.policy.shape[1]
+
+    @property
+    def ended(self):
+        return self.terminated | self.truncated
+
+    def rows(self, t):
+        """The rows of the observations before step t, int64 [N]; t may be M."""
+        return t * self.num_envs + np.arange(self.num_envs)
+
+    def final_rows(self, t):
+        """The rows of the observations with which episodes end in step t, int64 [N]."""
+        return (self.num_steps + 1) * self.num_envs + self.rows(t)
+
+
+class Player:
+    """Plays a world for an adapter's environment, over and over, and records the actions of the first time."""
+
+    def __init__(self, world):
+        self.world, self.t, self.actions = world, 0, []
+
+    def reset(self):
+        """The rows of the first observations, int64 [N]."""
+        return self.world.rows(0)
+
+    def step(self, actions):
+        """(rows of the next observations, rewards, terminated, truncated, rows of final observations), each [N]."""
+        world = self.world
+        if len(self.actions) < world.num_steps:
+            self.actions.append(np.array(actions))
+        t = self.t
+        self.t = (t + 1) % world.num_steps
+        following = world.rows(t + 1)
+        return following, world.rewards[t], world.terminated[t], world.truncated[t], world.final_rows(t)
+
+
+@dataclass
+class Step:
+    """One gradient step of an update. The arrays of a dict are "policy" [R, A], "value" [R] and, for continuous
+    actions, "logstd" [A]."""
+
+    rows: np.ndarray  # int64 [B]: the rows of the minibatch
+    before: dict  # the tables before the step
+    after: dict  # the tables after it
+    gradient: dict | None = None  # the gradient of the loss, before it is clipped
+    clipped: dict | None = None  # the gradient that reaches the optimizer
+
+
+@dataclass
+class Update:
+    """An answer of `update`."""
+
+    actions: np.ndarray  # those of the rollout, as in World.actions
+    steps: list  # of Step
+    advantages: np.ndarray | None = None  # float [M, N], if they are not those that the world's rewards give
+    returns: np.ndarray | None = None  # float [M, N], likewise
+    logged: dict = field(default_factory=dict)  # what is logged of the update: "approx_kl"
+    learning_rate: float | None = None  # of the update, if it is not the one of the settings
+
+
+def make_world(kind="discrete", truncations=False, seed=5):
+    """A world of 12 steps of 4 environments; with `truncations`, episodes end at time limits, too."""
+    rng = np.random.default_rng(seed)
+    M, N = 12, 4
+    rows = (2 * M + 1) * N
+    outputs, nvec = {"discrete": (3, ()), "multidiscrete": (5, (3, 2)), "continuous": (2, ())}[kind]
+    terminated, truncated = np.zeros((M, N), bool), np.zeros((M, N), bool)
+    terminated[2, 0] = terminated[5, 1] = terminated[M - 1, 2] = True
+    if truncations:
+        truncated[3, 1] = truncated[4, 3] = truncated[1, 2] = truncated[M - 1, 0] = True
+    old_policy = rng.normal(size=(rows, outputs)) * 0.5
+    shift = rng.normal(size=(rows, outputs)) * (0.8 if kind == "continuous" else 2.0)
+    old_value = rng.normal(size=rows)
+    value = old_value + rng.normal(size=rows) * 0.4
+    rewards = rng.normal(size=(M, N)) * np.array([0.3, 1.0, 3.0, 1.0])
+    logstd = np.linspace(-0.4, 0.3, outputs)
+    if kind == "discrete":
+        actions = rng.integers(outputs, size=(M, N))
+    elif kind == "multidiscrete":
+        actions = rng.integers(nvec, size=(M, N, len(nvec)))
+    else:
+        noise = rng.normal(size=(M, N, outputs))
+        actions = (old_policy[: M * N].reshape(M, N, outputs) + np.exp(logstd) * noise).astype(np.float32)
+    arrays = [array.astype(np.float32) for array in (old_policy, old_value, old_policy + shift, value, logstd)]
+    return World(kind, rewards.astype(np.float32), terminated, truncated, *arrays, actions, nvec)
