@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from conformance import reference
-from conformance.problems import Refused, Settings, Update, make_world
+from conformance.problems import Refused, Settings, Stream, Update, make_world
 
-TOLERANCE = 2e-5  # relative to the largest number of an answer: what float32 leaves of a few operations
+TOLERANCE = 5e-5  # relative to the largest number of an answer: what float32 leaves of a few operations
 APART = 100  # an explanation counts where each other one is this many tolerances away
 
 LOSS = Settings()  # no gradient is clipped
-STEP = Settings(learning_rate=1.0, max_grad_norm=1e-4, vf_coef=0.005)  # each is, to a size at which epsilons differ
+STEP = Settings(learning_rate=0.3, max_grad_norm=1e-4, vf_coef=0.05, update_epochs=6)  # each is, to a size at which epsilons differ
 WHOLE = Settings(num_minibatches=1, update_epochs=1)
 UNEVEN = Settings(num_minibatches=5, update_epochs=1)
 UPDATES = 8  # of a run whose schedules are asked for
@@ -275,7 +275,8 @@ def initial_weights(adapter, kind):
         adapter.errors["initial_weights"] = f"initial_weights is not as the template says: {error!r}"
         return None
     logstd = answer.get("logstd")
-    return layers | {"logstd": None if logstd is None else np.asarray(logstd, dtype=float)}
+    scale = {"logstd": None if logstd is None else np.asarray(logstd, dtype=float), "std": answer.get("std", False)}
+    return layers | scale
 
 
 def is_shared(layers):
@@ -333,9 +334,9 @@ def predict_advantages(world, settings, names):
     return predict
 
 
-def measure_advantages(adapter):
+def measure_advantages(adapter, kind):
     """The rows of the advantages and returns of a rollout."""
-    world = make_world(truncations=True)
+    world = make_world(kind, truncations=True)
     try:
         answer = adapter.ask("advantages", world, LOSS)
         if answer is None:
@@ -498,8 +499,8 @@ def explain_steps(world, settings, answer, losses):
                 [step.clipped[name].reshape(-1) for name in sorted(raw[0])]
             )
 
-    def predict(choice):
-        clipped = [reference.clip_gradient(each, settings.max_grad_norm, choice) for each in raw]
+    def predict(choice, added):
+        clipped = [reference.clip_gradient(each, settings.max_grad_norm, choice, added) for each in raw]
         changes = reference.adam_changes(clipped, before, rate, choice)
         return [
             {
@@ -509,7 +510,10 @@ def explain_steps(world, settings, answer, losses):
             for change, each in zip(changes, clipped, strict=True)
         ]
 
-    return Explanation(answers, reference.choices(reference.CLIP | reference.ADAM), predict)
+    # torch adds 1e-6 to the norm, which shows where a gradient is small: a variant, and no detail of its own.
+    combinations = reference.choices(reference.CLIP | reference.ADAM)
+    variants = [Explanation(answers, combinations, lambda choice, n=added: predict(choice, n)) for added in (0.0, 1e-6)]
+    return min(variants, key=lambda each: each.error)
 
 
 def step_rows(found):
@@ -632,6 +636,8 @@ def measure_continuous_weights(adapter):
             rows.append(Row(*CONTINUOUS["logstd"], NO, text, 0.0))
         elif logstd is None:
             rows.append(Row(*CONTINUOUS["logstd"], NO, "it is not trained", 0.0))
+        elif layers["std"]:
+            rows.append(Row(*CONTINUOUS["logstd"], NO, "the deviation itself is the parameter", 0.0))
         else:
             start = np.diag(logstd) if logstd.ndim == 2 and len(logstd) == logstd.shape[1] > 1 else logstd
             largest = float(np.abs(start).max())
@@ -707,60 +713,70 @@ def measure_actions(adapter):
     return [found.row(detail, title, "action", expected=("clipped to the bounds",))]
 
 
-def stream():
-    """Observations [T + 1, N, D], rewards [T, N] and ends [T, N] of unequal environments, float32 and bool."""
+def make_stream():
+    """200 steps of 3 unequal environments, for the normalization of observations and rewards."""
     rng = np.random.default_rng(11)
     T, N, D = 200, 3, 2
-    obs = rng.normal(size=(T + 1, N, D)) * np.array([1.0, 5.0]) + np.array([0.5, -20.0]) + np.arange(N)[None, :, None]
+    shift = np.array([0.5, -20.0]) + np.arange(N)[:, None]
+    obs = rng.normal(size=(T + 1, N, D)) * np.array([1.0, 5.0]) + shift
+    finals = rng.normal(size=(T, N, D)) * np.array([3.0, 5.0]) + shift + 2
     rewards = rng.normal(size=(T, N)) * np.array([0.2, 1.0, 3.0]) + 0.5
     obs[[150, 180]] *= 40  # beyond 10 standard deviations of what came before
     rewards[[120, 170]] *= 200
     ends = rng.random((T, N)) < 0.05
-    return obs.astype(np.float32), rewards.astype(np.float32), ends
+    arrays = (array.astype(np.float32) for array in (obs, finals, rewards))
+    return Stream(*arrays, ends, LOSS.gamma)
 
 
-def running(numbers, start, variance=1.0):
-    """The means and variances after each step of numbers [T, N, ...], over steps and environments, from a count."""
-    mean, count = np.zeros(numbers.shape[2:]), start
-    var = mean + variance
-    means, variances = [], []
-    for batch in numbers.astype(float):
+class Moments:
+    """A running mean and variance, which begins with a small count, as gymnasium's and ppo2's."""
+
+    def __init__(self, shape):
+        self.mean, self.var, self.count = np.zeros(shape), np.ones(shape), 1e-4
+
+    def update(self, batch):
         size = len(batch)
-        delta, total = batch.mean(0) - mean, count + size
-        second = var * count + batch.var(0) * size + delta**2 * count * size / total
-        mean, var, count = mean + delta * size / total, second / total, total
-        means.append(mean)
-        variances.append(var)
-    return np.array(means), np.array(variances)
+        delta, total = batch.mean(0) - self.mean, self.count + size
+        second = self.var * self.count + batch.var(0) * size + delta**2 * self.count * size / total
+        self.mean, self.var, self.count = self.mean + delta * size / total, second / total, total
 
 
-def each_environment(function, numbers, *rest):
-    """A function of numbers [T, 1, ...] and other arrays [T, 1], for each environment alone: [T, N, ...]."""
-    columns = range(numbers.shape[1])
-    return np.concatenate(
-        [function(numbers[:, n : n + 1], *(array[:, n : n + 1] for array in rest)) for n in columns], axis=1
-    )
+def columns(stream, each):
+    """The columns of environments that share statistics."""
+    return [[n] for n in range(stream.rewards.shape[1])] if each else [list(range(stream.rewards.shape[1]))]
 
 
-def normalize_observations(obs, count=1e-4):
-    means, variances = running(obs, count)
-    return (obs - means[:, None]) / np.sqrt(variances[:, None] + 1e-8)
+def normalize_observations(stream, each=False, finals=False):
+    """Observations [T + 1, N, D] normalized with statistics of all environments, or of `each` one alone; with
+    `finals`, they include the last observations of episodes."""
+    found = np.zeros(stream.obs.shape)
+    for some in columns(stream, each):
+        moments = Moments(stream.obs.shape[2:])
+        for t, obs in enumerate(stream.obs[:, some].astype(float)):
+            ended = stream.ends[t - 1, some] if t > 0 else np.zeros(len(some), bool)
+            if finals and ended.any():
+                moments.update(stream.finals[t - 1, some].astype(float)[ended])
+            moments.update(obs)
+            found[t, some] = (obs - moments.mean) / np.sqrt(moments.var + 1e-8)
+    return found
 
 
-def discounted_returns(rewards, ends, gamma):
-    """The running discounted return after each step, [T, N], which an end sets to 0 behind itself."""
-    total, found = np.zeros(rewards.shape[1]), []
-    for reward, end in zip(rewards.astype(float), ends, strict=True):
-        total = total * gamma + reward
-        found.append(total)
-        total = np.where(end, 0.0, total)
-    return np.array(found)
-
-
-def scale_rewards(rewards, ends, gamma, centered=False, count=1e-4):
-    means, variances = running(discounted_returns(rewards, ends, gamma), count)
-    shifted = rewards - (means[:, None] if centered else 0.0)
-    return shifted / np.sqrt(variances[:, None] + 1e-8)
+def scale_rewards(stream, each=False, centered=False, forget="behind", gamma=None):
+    """Rewards [T, N] divided by the deviation of the running discounted return. An end sets the return to 0 `behind`
+    its step, or drops what came `before` it."""
+    found = np.zeros(stream.rewards.shape)
+    gamma = stream.gamma if gamma is None else gamma
+    for some in columns(stream, each):
+        moments, total = Moments(()), np.zeros(len(some))
+        for t, reward in enumerate(stream.rewards[:, some].astype(float)):
+            end = stream.ends[t, some]
+            total = total * gamma * (~end if forget == "before" else 1.0) + reward
+            moments.update(total)
+            shift = moments.mean if centered else 0.0
+            found[t, some] = (reward - shift) / np.sqrt(moments.var + 1e-8)
+            if forget == "behind":
+                total = np.where(end, 0.0, total)
+    return found
 
 
 CLIPS = {"10": 10.0, "5": 5.0, "none": np.inf}
@@ -768,49 +784,56 @@ CLIPS = {"10": 10.0, "5": 5.0, "none": np.inf}
 
 def measure_normalization(adapter):
     """The rows of the normalization of observations and rewards."""
-    names = [CONTINUOUS[name] for name in ("obs", "obs clip", "reward", "reward clip")]
-    obs, rewards, ends = stream()
-    answer = adapter.ask("normalize", obs, rewards, ends, LOSS.gamma)
+    stream = make_stream()
+    answer = adapter.ask("normalize", stream)
     if answer is None:
-        return unknown(names, adapter.errors["normalize"])
-    if answer == {}:
-        none = "not normalized"
-        return [Row(*name, NO, none if number % 2 == 0 else "not clipped", 0.0) for number, name in enumerate(names)]
-    problem = answer.get("problem")
-    gamma = LOSS.gamma
-    if problem is not None:
-        obs, rewards, ends, gamma = problem
-    try:
-        given = arrays_of(answer, {"observations": obs.shape, "rewards": rewards.shape}, "normalize")
-    except BadAnswer as error:
-        return unknown(names, str(error))
-    wide = obs.astype(float)
-    of_obs = {
-        "over all environments": normalize_observations(wide),
-        "for each environment": each_environment(normalize_observations, wide),
-        "not normalized": wide,
-    }
-    of_rewards = {
-        "by the deviation of the return": scale_rewards(rewards, ends, gamma),
-        "by it, for each environment": each_environment(lambda r, e: scale_rewards(r, e, gamma), rewards, ends),
-        "centered, too": scale_rewards(rewards, ends, gamma, centered=True),
-        "not scaled": rewards.astype(float),
+        return unknown([CONTINUOUS[name] for name in ("obs", "obs clip", "reward", "reward clip")], adapter.errors["normalize"])
+    stream = answer.get("problem", stream)
+    rewards = stream.rewards.astype(float)
+    known = {
+        "obs": {
+            "over all environments": normalize_observations(stream),
+            "over all, with last observations": normalize_observations(stream, finals=True),
+            "for each environment": normalize_observations(stream, each=True),
+            "for each, with last observations": normalize_observations(stream, each=True, finals=True),
+            "not normalized": stream.obs.astype(float),
+        },
+        "reward": {
+            "by the deviation of the return": scale_rewards(stream),
+            "by that of each environment": scale_rewards(stream, each=True),
+            "by that of each environment, an end drops what came before it": scale_rewards(
+                stream, each=True, forget="before"
+            ),
+            "by that of each environment, with a discount of 0.99": scale_rewards(stream, each=True, gamma=0.99),
+            "centered, too": scale_rewards(stream, centered=True),
+            "not scaled": rewards,
+        },
     }
     rows = []
-    for key, table, first in (
-        ("obs", of_obs, "over all environments"),
-        ("reward", of_rewards, "by the deviation of the return"),
-    ):
-        name = {"obs": "observations", "reward": "rewards"}[key]
+    for key, name in (("obs", "observations"), ("reward", "rewards")):
+        pair = [CONTINUOUS[key], CONTINUOUS[f"{key} clip"]]
+        if answer.get(name) is None:
+            rows += unknown(pair, "the adapter gives none")
+            continue
+        if isinstance(answer[name], str):
+            rows += [Row(*pair[0], NO, answer[name], 0.0), Row(*pair[1], NO, answer[name], 0.0)]
+            continue
+        table = known[key]
+        shape = next(iter(table.values())).shape
+        try:
+            given = arrays_of(answer, {name: shape}, "normalize")
+        except BadAnswer as error:
+            rows += unknown(pair, str(error))
+            continue
         combinations = [{"how": how, "clip": clip} for how in table for clip in CLIPS]
 
         def predict(choice, name=name, table=table):
             limit = CLIPS[choice["clip"]]
             return [{name: np.clip(table[choice["how"]], -limit, limit)}]
 
-        found = Explanation([{name: given[name]}], combinations, predict)
-        rows.append(found.row(*CONTINUOUS[key], "how", expected=(first,)))
-        clip = found.row(*CONTINUOUS[f"{key} clip"], "clip", expected=("10",))
+        found = Explanation([given], combinations, predict)
+        rows.append(found.row(*pair[0], "how", expected=(next(iter(table)),)))
+        clip = found.row(*pair[1], "clip", expected=("10",))
         if clip.result == NO:
             clip.found = "not clipped" if clip.found == "none" else f"to {clip.found}"
         rows.append(clip)
@@ -826,7 +849,7 @@ def measure(module):
     kinds = getattr(module, "KINDS", ("discrete", "multidiscrete", "continuous"))
     main = "discrete" if "discrete" in kinds else kinds[0]
     rows = measure_weights(adapter, main, getattr(module, "SHARED", False))
-    rows += measure_advantages(adapter)
+    rows += measure_advantages(adapter, main)
     rows += measure_updates(adapter, main)
     rows += measure_divergence(adapter, main)
     rows += measure_schedules(adapter)

@@ -80,6 +80,17 @@ class World:
         return (self.num_steps + 1) * self.num_envs + self.rows(t)
 
 
+@dataclass(frozen=True)
+class Stream:
+    """What T steps of N environments gave, for the normalization of observations and rewards."""
+
+    obs: np.ndarray  # float32 [T + 1, N, D]; behind an end, the first observation of the next episode
+    finals: np.ndarray  # float32 [T, N, D]: the last observation of an episode that ends in step t
+    rewards: np.ndarray  # float32 [T, N]
+    ends: np.ndarray  # bool [T, N]: step t reaches a terminal state
+    gamma: float  # the discount
+
+
 class Player:
     """Plays a world for an adapter's environment, over and over, and records the actions of the first time."""
 

@@ -230,8 +230,8 @@ def value_gradient(batch, step, choice):
     return {"value": gradient}
 
 
-def clip_gradient(gradient, max_norm, choice):
-    """A gradient, a dict of arrays, after it is clipped under a combination of CLIP."""
+def clip_gradient(gradient, max_norm, choice, added=0.0):
+    """A gradient, a dict of arrays, after it is clipped under a combination of CLIP; `added` is added to the norm."""
     kind = choice["gradient clip"]
     if kind == "none":
         return gradient
@@ -244,7 +244,7 @@ def clip_gradient(gradient, max_norm, choice):
     for names in groups:
         norm = math.sqrt(sum(float((gradient[name] ** 2).sum()) for name in names))
         for name in names:
-            clipped[name] = gradient[name] * min(1.0, max_norm / norm)
+            clipped[name] = gradient[name] * min(1.0, max_norm / max(norm + added, 1e-30))
     return clipped
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from conformance.adapters.torch_tables import Recorder
-from conformance.problems import Player, Refused, Settings, Update, make_world
+from conformance.problems import Player, Refused, Settings, Stream, Update, make_world
 
 
 class Environments(gym.vector.VectorEnv):
@@ -232,49 +232,51 @@ class Script:
         seen = self.train(make_world(self.kind), Settings(num_minibatches=1, update_epochs=1), updates)
         return {"learning_rate": seen["rates"], "clip_range": seen["clips"]}
 
-    def normalizer(self, environments, gamma):
-        return self.module.Normalize(environments, gamma)
-
-    def normalize(self, obs, rewards, ends, gamma):
+    def normalize(self, stream):
         if self.kind != "continuous":
-            return {}
-        played = Replay(obs, rewards, ends)
-        envs = self.normalizer(played, gamma)
-        envs.reset()
-        steps = [envs.step(np.zeros((obs.shape[1], 2), np.float32)) for _ in range(len(rewards))]
-        first = self.normalizer(Replay(obs, rewards, ends), gamma).reset()[0]
-        return {"observations": np.stack([first, *(step[0] for step in steps)]), "rewards": [step[1] for step in steps]}
+            return None
+        envs = self.module.Normalize(Replay(stream), stream.gamma)
+        seen, paid = [envs.reset()[0]], []
+        for _ in stream.rewards:
+            obs, reward, *_ = envs.step(np.zeros((envs.num_envs, 2), np.float32))
+            seen.append(obs)
+            paid.append(reward)
+        return {"observations": np.stack(seen), "rewards": np.stack(paid)}
 
     def environment_actions(self, samples, low, high):
         if self.kind != "continuous":
             return None
-        played = Replay(*(np.zeros((2, len(samples), 2), np.float32), np.zeros((1, len(samples)), np.float32)),
-                        np.zeros((1, len(samples)), bool), low, high)  # fmt: skip
-        envs = self.normalizer(played, 0.9)
+        count = len(samples)
+        zeros = np.zeros((2, count, 2), np.float32)
+        stream = Stream(zeros, zeros[1:], zeros[1:, :, 0], np.zeros((1, count), bool), 0.9)
+        played = Replay(stream, low, high)
+        envs = self.module.Normalize(played, stream.gamma)
         envs.reset()
         envs.step(samples)
         return played.actions[0]
 
 
 class Replay(gym.vector.VectorEnv):
-    """A vector of environments that replays observations [T + 1, N, D], rewards [T, N] and ends [T, N]."""
+    """A vector of environments that replays a stream, and keeps the actions."""
 
-    def __init__(self, obs, rewards, ends, low=(-1.0, -1.0), high=(1.0, 1.0)):
-        self.obs, self.rewards, self.ends, self.t, self.actions = obs, rewards, ends, 0, []
-        self.num_envs = obs.shape[1]
-        self.single_observation_space = gym.spaces.Box(-np.inf, np.inf, obs.shape[2:])
+    def __init__(self, stream, low=(-1.0, -1.0), high=(1.0, 1.0)):
+        self.stream, self.t, self.actions = stream, 0, []
+        self.num_envs = stream.rewards.shape[1]
+        self.single_observation_space = gym.spaces.Box(-np.inf, np.inf, stream.obs.shape[2:])
         self.single_action_space = gym.spaces.Box(np.float32(low), np.float32(high))
 
     def reset(self, **options):
-        return self.obs[0].copy(), {}
+        return self.stream.obs[0].copy(), {}
 
     def step(self, actions):
         self.actions.append(np.array(actions))
         t, self.t = self.t, self.t + 1
-        ends, infos = self.ends[t], {}
+        ends, infos = self.stream.ends[t], {}
         if ends.any():
-            infos["final_obs"] = np.array([self.obs[t + 1, n] if end else None for n, end in enumerate(ends)], object)
-        return self.obs[t + 1].copy(), self.rewards[t].astype(float), ends.copy(), np.zeros_like(ends), infos
+            finals = [self.stream.finals[t, n] if end else None for n, end in enumerate(ends)]
+            infos["final_obs"] = np.array([None, *finals], object)[1:]
+        rewards = self.stream.rewards[t].astype(float)
+        return self.stream.obs[t + 1].copy(), rewards, ends.copy(), np.zeros_like(ends), infos
 
 
 def load(path):

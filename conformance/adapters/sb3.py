@@ -1,0 +1,173 @@
+"""Stable-Baselines3's PPO: its learn() plays a world; tables replace the last layers of its policy."""
+
+import gymnasium as gym
+import numpy as np
+import stable_baselines3
+import torch
+from gymnasium import spaces
+from stable_baselines3 import PPO
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
+
+from conformance.adapters.torch_tables import Recorder, layers
+from conformance.problems import Player, Stream, Update, make_world
+
+NAME, VERSION = "Stable-Baselines3", stable_baselines3.__version__
+
+
+class Environments(VecEnv):
+    """A world as a VecEnv whose observations are the numbers of rows."""
+
+    def __init__(self, world):
+        self.player = Player(world)
+        super().__init__(world.num_envs, spaces.Box(-1e6, 1e6, (1,)), action_space(world.kind))
+
+    def reset(self):
+        return self.player.reset().astype(np.float32)[:, None]
+
+    def step_async(self, actions):
+        self.chosen = actions
+
+    def step_wait(self):
+        rows, rewards, terminated, truncated, finals = self.player.step(self.chosen)
+        infos = [{} for _ in rows]
+        for n in np.flatnonzero(terminated | truncated):
+            infos[n] = {
+                "terminal_observation": np.float32([finals[n]]),
+                "TimeLimit.truncated": bool(truncated[n] and not terminated[n]),
+            }
+        return rows.astype(np.float32)[:, None], rewards.copy(), terminated | truncated, infos
+
+    def close(self):
+        pass
+
+    def env_is_wrapped(self, wrapper_class, indices=None):
+        return [False] * self.num_envs
+
+    def get_attr(self, name, indices=None):
+        return [None] * self.num_envs
+
+    def set_attr(self, name, value, indices=None):
+        pass
+
+    def env_method(self, name, *arguments, indices=None, **options):
+        return [None] * self.num_envs
+
+
+def action_space(kind):
+    world = make_world(kind)
+    if kind == "continuous":
+        return spaces.Box(-100.0, 100.0, (world.outputs,))
+    return spaces.MultiDiscrete(world.nvec) if world.nvec else spaces.Discrete(world.outputs)
+
+
+def make_model(world, settings, algorithm=PPO, policy="MlpPolicy", **options):
+    """The library's own model on a world, with the given settings and its defaults for the rest."""
+    size = world.rewards.size
+    return algorithm(
+        policy, Environments(world), device="cpu", seed=1,
+        n_steps=world.num_steps, batch_size=size // settings.num_minibatches, n_epochs=settings.update_epochs,
+        learning_rate=settings.learning_rate, gamma=settings.gamma, gae_lambda=settings.gae_lambda,
+        clip_range=settings.clip_coef, ent_coef=settings.ent_coef, vf_coef=settings.vf_coef,
+        max_grad_norm=settings.max_grad_norm, policy_kwargs={"net_arch": []}, **options,
+    )  # fmt: skip
+
+
+def learn(world, settings, **options):
+    """The trained model, its environments and the recorder of its tables, after one rollout and update."""
+    model = make_model(world, settings, **options)
+    policy = model.policy
+    with Recorder(world) as recorder:
+        policy.action_net, policy.value_net = recorder.policy, recorder.value
+        if world.kind == "continuous":
+            policy.log_std = recorder.logstd
+        policy.optimizer = policy.optimizer_class(
+            policy.parameters(), lr=settings.learning_rate, **policy.optimizer_kwargs
+        )
+        model.learn(world.rewards.size)
+    return model, recorder
+
+
+def update(world, settings, **options):
+    model, recorder = learn(world, settings, **options)
+    buffer, player = model.rollout_buffer, model.env.player
+    shape = world.rewards.shape
+    flat = [array.reshape(world.num_envs, world.num_steps).T for array in (buffer.advantages, buffer.returns)]
+    logged = {"approx_kl": model.logger.name_to_value.get("train/approx_kl")}
+    assert flat[0].shape == shape
+    return Update(np.array(player.actions).reshape(world.actions.shape), recorder.steps, *flat, logged)
+
+
+def advantages(world, settings):
+    answer = update(world, settings)
+    return {"advantages": answer.advantages, "returns": answer.returns}
+
+
+def initial_weights(seed, kind):
+    world = make_world(kind)
+
+    class Vector(gym.Env):
+        observation_space, action_space = spaces.Box(-1, 1, (6,)), globals()["action_space"](kind)
+
+    model = PPO("MlpPolicy", DummyVecEnv([Vector]), seed=seed, device="cpu")
+    policy, parts = model.policy, model.policy.mlp_extractor
+    found = {
+        "policy": layers(parts.policy_net, policy.action_net),
+        "value": layers(parts.value_net, policy.value_net),
+    }
+    if world.kind == "continuous":
+        found["logstd"] = policy.log_std.detach().numpy()
+    return found
+
+
+def schedules(updates):
+    world = make_world()
+    model = PPO("MlpPolicy", Environments(world), n_steps=world.num_steps, batch_size=48, device="cpu")
+    remaining = [1 - update / updates for update in range(updates)]
+    return {
+        "learning_rate": [model.lr_schedule(each) for each in remaining],
+        "clip_range": [model.clip_range(each) for each in remaining],
+    }
+
+
+class Replay(Environments):
+    """Replays a stream, and keeps the actions."""
+
+    def __init__(self, stream, low=(-1, -1), high=(1, 1)):
+        self.stream, self.t, self.actions = stream, 0, []
+        box = spaces.Box(-np.inf, np.inf, stream.obs.shape[2:])
+        VecEnv.__init__(self, stream.rewards.shape[1], box, spaces.Box(np.float32(low), np.float32(high)))
+
+    def reset(self):
+        return self.stream.obs[0].copy()
+
+    def step_wait(self):
+        t, self.t = self.t, self.t + 1
+        self.actions.append(np.array(self.chosen))
+        ends, finals = self.stream.ends[t], self.stream.finals[t]
+        infos = [{"terminal_observation": finals[n]} if end else {} for n, end in enumerate(ends)]
+        return self.stream.obs[t + 1].copy(), self.stream.rewards[t].copy(), ends.copy(), infos
+
+
+def normalize(stream):
+    """VecNormalize, which the library offers and PPO does not use by itself."""
+    envs = VecNormalize(Replay(stream), gamma=stream.gamma)
+    seen, paid = [envs.reset()], []
+    for _ in stream.rewards:
+        found, reward, *_ = envs.step(np.zeros((envs.num_envs, 2)))
+        seen.append(found)
+        paid.append(reward)
+    return {"observations": np.array(seen), "rewards": np.array(paid)}
+
+
+def environment_actions(samples, low, high):
+    """What collect_rollouts hands to environments whose bounds are low and high."""
+    count = len(samples)
+    zeros = np.zeros((3, count, 2), np.float32)
+    envs = Replay(Stream(zeros, zeros[1:], zeros[1:, :, 0], np.zeros((2, count), bool), 0.9), low, high)
+    model = PPO("MlpPolicy", envs, n_steps=1, batch_size=count, n_epochs=1, device="cpu")
+    means = torch.as_tensor(samples)
+    with torch.no_grad():
+        model.policy.log_std.fill_(-40.0)  # an action is its mean
+    model.policy.action_net.forward = lambda features: means[: len(features)] + 0 * features[:, :1]
+    model.learn(count)
+    return envs.actions[0]

@@ -1,0 +1,108 @@
+"""skrl's PPO in torch: its agent plays a world; its models are the user's, here tables."""
+
+import gymnasium as gym
+import numpy as np
+import skrl
+import torch
+from skrl.agents.torch.ppo import PPO
+from skrl.memories.torch import RandomMemory
+from skrl.models.torch import CategoricalMixin, DeterministicMixin, GaussianMixin, Model, MultiCategoricalMixin
+
+from conformance.adapters.torch_tables import Recorder
+from conformance.problems import Player, Settings, Update, make_world
+
+NAME, VERSION = "skrl", skrl.__version__
+
+
+def action_space(kind):
+    world = make_world(kind)
+    if kind == "continuous":
+        return gym.spaces.Box(-1.0, 1.0, (world.outputs,))
+    return gym.spaces.MultiDiscrete(world.nvec) if world.nvec else gym.spaces.Discrete(world.outputs)
+
+
+def make_models(world, recorder):
+    """A policy and a value function that answer from the recorder's tables."""
+    spaces = {"observation_space": gym.spaces.Box(-1e6, 1e6, (1,)), "action_space": action_space(world.kind)}
+    mixin = {"discrete": CategoricalMixin, "multidiscrete": MultiCategoricalMixin, "continuous": GaussianMixin}
+
+    class Policy(mixin[world.kind], Model):
+        def __init__(self):
+            Model.__init__(self, **spaces, device="cpu")
+            mixin[world.kind].__init__(self)
+            self.table = recorder.policy
+            if world.kind == "continuous":
+                self.logstd = recorder.logstd
+
+        def compute(self, inputs, role):
+            extra = {"log_std": self.logstd} if world.kind == "continuous" else {}
+            return self.table(inputs["observations"]), extra
+
+    class Value(DeterministicMixin, Model):
+        def __init__(self):
+            Model.__init__(self, **spaces, device="cpu")
+            DeterministicMixin.__init__(self)
+            self.table = recorder.value
+
+        def compute(self, inputs, role):
+            return self.table(inputs["observations"]), {}
+
+    return {"policy": Policy(), "value": Value()}, spaces
+
+
+def play(world, settings):
+    """(agent, player, recorder) after one rollout and update, as skrl's trainers make them."""
+    player = Player(world)
+    with Recorder(world) as recorder:
+        models, spaces = make_models(world, recorder)
+        memory = RandomMemory(memory_size=world.num_steps, num_envs=world.num_envs, device="cpu")
+        config = {
+            "rollouts": world.num_steps, "learning_epochs": settings.update_epochs,
+            "mini_batches": settings.num_minibatches, "discount_factor": settings.gamma,
+            "gae_lambda": settings.gae_lambda, "learning_rate": settings.learning_rate,
+            "grad_norm_clip": settings.max_grad_norm, "ratio_clip": settings.clip_coef,
+            "value_clip": settings.clip_coef, "entropy_loss_scale": settings.ent_coef,
+            "value_loss_scale": settings.vf_coef, "experiment": {"write_interval": 0, "checkpoint_interval": 0},
+        }  # fmt: skip
+        torch.manual_seed(1)
+        agent = PPO(models=models, memory=memory, cfg=config, device="cpu", **spaces)
+        agent.init()
+        agent.enable_training_mode(True)
+        show = lambda rows: torch.as_tensor(rows, dtype=torch.float32)[:, None]  # noqa: E731
+        obs = show(player.reset())
+        for t in range(world.num_steps):
+            agent.pre_interaction(timestep=t, timesteps=world.num_steps)
+            with torch.no_grad():
+                actions, _ = agent.act(obs, None, timestep=t, timesteps=world.num_steps)
+                rows, rewards, terminated, truncated, _ = player.step(actions.numpy())
+                columns = [torch.as_tensor(each)[:, None] for each in (rewards, terminated, truncated)]
+                agent.record_transition(
+                    observations=obs, states=None, actions=actions, rewards=columns[0].float(),
+                    next_observations=show(rows), next_states=None, terminated=columns[1], truncated=columns[2],
+                    infos={}, timestep=t, timesteps=world.num_steps,
+                )  # fmt: skip
+                obs = show(rows)
+            agent.post_interaction(timestep=t, timesteps=world.num_steps)
+    return agent, player, recorder
+
+
+def update(world, settings):
+    agent, player, recorder = play(world, settings)
+    returns = agent.memory.get_tensor_by_name("returns").squeeze(-1).numpy()
+    actions = np.array(player.actions).reshape(world.actions.shape)
+    values = world.old_value[: returns.size].reshape(returns.shape)
+    return Update(actions, recorder.steps, returns - values, returns)
+
+
+def advantages(world, settings):
+    """The returns; the library keeps its advantages only after it has normalized them."""
+    agent, *_ = play(world, settings)
+    return {"returns": agent.memory.get_tensor_by_name("returns").squeeze(-1).numpy()}
+
+
+def schedules(updates):
+    """The defaults of PPO_CFG: no scheduler, and a number as the clip range."""
+    agent, *_ = play(make_world(), Settings())
+    rate = "constant" if agent.scheduler is None else f"by {type(agent.scheduler).__name__}"
+    ones = [1.0] * updates
+    return {"learning_rate": ones if rate == "constant" else rate, "clip_range": ones}
