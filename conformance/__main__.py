@@ -3,6 +3,7 @@
     python -m conformance sb3                    an adapter of conformance/adapters, in that library's environment
     python -m conformance path/to/my_adapter.py  an adapter of your own: conformance/adapter.py is the template
     python -m conformance my_ppo.py              an edited copy of one of this project's scripts
+    python -m conformance path/to/cleanrl/cleanrl  a folder of scripts in CleanRL's style
     python -m conformance sb3 --json FILE        also writes the rows with their errors
     python -m conformance --page                 writes docs/conformance.md from conformance/results
 """
@@ -23,6 +24,10 @@ FOLDER = Path(__file__).parent
 def load(name):
     """The adapter's module for a name or a path; exits with a line where there is none."""
     path = Path(name)
+    if path.is_dir():
+        from conformance.adapters import single_file
+
+        return single_file.Scripts(path)
     if path.suffix != ".py":
         if not (FOLDER / f"adapters/{name}.py").is_file():
             known = sorted(file.stem for file in FOLDER.glob("adapters/*.py") if hasattr_update(file))
@@ -67,6 +72,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("adapter", nargs="?", help="the name of an adapter, or the path of a file")
     parser.add_argument("--json", type=Path, help="write the rows into this file")
+    parser.add_argument("--name", help="name of the implementation, in place of the adapter's")
+    parser.add_argument("--version", help="its version, likewise")
     parser.add_argument("--page", action="store_true", help="write docs/conformance.md and end")
     args = parser.parse_args()
     if args.page:
@@ -77,7 +84,8 @@ def main():
         parser.error("the name of an adapter, or the path of a file is missing")
     module = load(args.adapter)
     rows = measure.measure(module)
-    name, version = getattr(module, "NAME", args.adapter), getattr(module, "VERSION", "")
+    name = args.name or getattr(module, "NAME", args.adapter)
+    version = args.version or getattr(module, "VERSION", "")
     print(name, version)
     report(rows)
     if args.json:

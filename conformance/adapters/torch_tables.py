@@ -47,10 +47,10 @@ class Recorder:
         self.value = Table(self, "value", world.old_value[:, None], world.value[:, None])
         self.logstd = nn.Parameter(torch.as_tensor(world.logstd).clone())
         self.logstd.register_hook(lambda gradient: self.add("logstd", gradient))
-        self.steps, self.rows, self.pending, self.clipped = [], None, {}, None
+        self.steps, self.rows, self.pending, self.clipped, self.rates = [], None, {}, None, []
 
     def __enter__(self):
-        self.hook = register_optimizer_step_pre_hook(lambda *_: self.see_optimizer())
+        self.hook = register_optimizer_step_pre_hook(lambda optimizer, *_: self.see_optimizer(optimizer))
         return self
 
     def __exit__(self, *error):
@@ -85,8 +85,9 @@ class Recorder:
         array = self.as_array(name, gradient)
         self.pending[name] = self.pending.get(name, 0.0) + array
 
-    def see_optimizer(self):
+    def see_optimizer(self, optimizer):
         """An optimizer is about to step: the gradients are as clipped as they become."""
+        self.rates.append(float(optimizer.param_groups[0]["lr"]))
         if not self.pending:
             return
         clipped = {}

@@ -1,0 +1,236 @@
+"""Scripts in CleanRL's style, in a folder: ppo.py, ppo_continuous_action.py and ppo_multidiscrete.py, as far as it has
+them.
+
+A script is run as it is. Only the environments, the linear layers of its Agent and its log are replaced.
+"""
+
+import ast
+import contextlib
+import io
+import sys
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import torch
+from torch import nn
+
+from conformance.adapters.torch_tables import Recorder, layers
+from conformance.problems import Player, Settings, Stream, Update, make_world
+
+FILES = {
+    "discrete": "ppo.py", "continuous": "ppo_continuous_action.py", "multidiscrete": "ppo_multidiscrete.py",
+}  # fmt: skip
+
+
+class Proxy:
+    """A module with some of its attributes replaced."""
+
+    def __init__(self, module, **replaced):
+        self.__dict__.update(replaced, module=module)
+
+    def __getattr__(self, name):
+        return getattr(self.module, name)
+
+
+class Nothing:
+    """Takes every call, and does nothing."""
+
+    def __init__(self, *args, **kwargs):
+        pass
+
+    def __getattr__(self, name):
+        return lambda *args, **kwargs: None
+
+
+class Environments:
+    """A world as a vector of environments, with gymnasium's interface or that of gym before 0.26."""
+
+    def __init__(self, world, spaces, old):
+        self.player, self.old, self.num_envs = Player(world), old, world.num_envs
+        self.single_observation_space, self.single_action_space = spaces
+        self.observation_space, self.action_space = spaces
+
+    def show(self, rows):
+        return rows.astype(np.float32)[:, None]
+
+    def reset(self, **options):
+        obs = self.show(self.player.reset())
+        return obs if self.old else (obs, {})
+
+    def step(self, actions):
+        rows, rewards, terminated, truncated, _ = self.player.step(actions)
+        rewards = rewards.astype(float)
+        if self.old:
+            return self.show(rows), rewards, terminated | truncated, [{} for _ in rows]
+        return self.show(rows), rewards, terminated.copy(), truncated.copy(), {}
+
+    def close(self):
+        pass
+
+
+class RowNumber(nn.Module):
+    """In place of a shared trunk: it passes the number of the row on."""
+
+    def forward(self, obs):
+        return obs
+
+
+class Scripts:
+    """The adapter of a folder; its methods are the functions of conformance/adapter.py."""
+
+    def __init__(self, folder):
+        self.folder, self.NAME, self.VERSION = folder, folder.resolve().name, ""
+        files = {kind: folder / name for kind, name in FILES.items()}
+        self.KINDS = tuple(kind for kind, file in files.items() if file.is_file() and "gym_microrts" not in file.read_text())
+        self.SHARED = False
+
+    def definitions(self, kind):
+        """(namespace, code of the main block, text) of the script for a kind of actions."""
+        path = self.folder / FILES[kind]
+        text = path.read_text()
+        tree = ast.parse(text)
+        main = [node for node in tree.body if isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)]
+        tree.body = [node for node in tree.body if node not in main]
+        for name in ("wandb", "pybullet_envs"):  # which it imports and does not need here
+            sys.modules.setdefault(name, ModuleType(name))
+        namespace = {"__name__": path.stem, "__file__": str(path)}
+        module = sys.modules[path.stem] = ModuleType(path.stem)  # dataclasses look their module up
+        module.__dict__.update(namespace)
+        exec(compile(tree, str(path), "exec"), module.__dict__)
+        block = ast.Module([statement for node in main for statement in node.body], [])
+        return module.__dict__, compile(block, str(path), "exec"), text
+
+    @staticmethod
+    def spaces(gym, kind, inputs=1):
+        world = make_world(kind)
+        box = gym.spaces.Box(-1e6, 1e6, (inputs,), np.float32)
+        if kind == "continuous":
+            return box, gym.spaces.Box(-1.0, 1.0, (world.outputs,), np.float32)
+        return box, gym.spaces.MultiDiscrete(world.nvec) if world.nvec else gym.spaces.Discrete(world.outputs)
+
+    def train(self, world, settings, updates=1):
+        """(namespace, player, recorder) after the main block has run."""
+        namespace, main, text = self.definitions(world.kind)
+        gym = namespace["gym"]
+        envs = Environments(world, self.spaces(gym, world.kind), "next_obs, reward, done, info = envs.step" in text)
+        make_vector = lambda makers, **options: envs  # noqa: E731
+        with Recorder(world) as recorder:
+
+            def make_agent_with_tables(agent, *arguments):
+                make_agent(agent, *arguments)
+                for name, _ in list(agent.named_children()):
+                    if name in ("actor", "actor_mean"):
+                        setattr(agent, name, recorder.policy)
+                    elif name == "critic":
+                        agent.critic = recorder.value
+                    elif name == "network":
+                        agent.network = RowNumber()
+                if hasattr(agent, "actor_logstd"):
+                    del agent.actor_logstd
+                    agent.actor_logstd = recorder.logstd
+
+            make_agent, namespace["Agent"].__init__ = namespace["Agent"].__init__, make_agent_with_tables
+            namespace["gym"] = Proxy(gym, vector=Proxy(gym.vector, SyncVectorEnv=make_vector))
+            namespace |= {"SummaryWriter": Nothing, "wandb": Nothing()}
+            options = {
+                "seed": 1, "num-envs": world.num_envs, "num-steps": world.num_steps,
+                "total-timesteps": updates * world.rewards.size, "learning-rate": settings.learning_rate,
+                "gamma": settings.gamma, "gae-lambda": settings.gae_lambda,
+                "num-minibatches": settings.num_minibatches, "update-epochs": settings.update_epochs,
+                "clip-coef": settings.clip_coef, "ent-coef": settings.ent_coef, "vf-coef": settings.vf_coef,
+                "max-grad-norm": settings.max_grad_norm,
+            }  # fmt: skip
+            kept, sys.argv = sys.argv, [FILES[world.kind], *(f"--{key}={value}" for key, value in options.items())]
+            output = io.StringIO()
+            try:
+                with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+                    exec(main, namespace)
+            finally:
+                sys.argv = kept
+        return namespace, envs.player, recorder
+
+    def update(self, world, settings):
+        if world.kind not in self.KINDS:
+            return None
+        namespace, player, recorder = self.train(world, settings)
+        actions = np.array(player.actions).reshape(world.actions.shape)
+        found = [namespace[name].numpy() for name in ("advantages", "returns")]
+        return Update(actions, recorder.steps, *found, {"approx_kl": namespace["approx_kl"].item()})
+
+    def advantages(self, world, settings):
+        namespace, *_ = self.train(world, settings)
+        return {name: namespace[name].numpy() for name in ("advantages", "returns")}
+
+    def initial_weights(self, seed, kind):
+        if kind not in self.KINDS:
+            return None
+        namespace, *_ = self.definitions(kind)
+        spaces = self.spaces(namespace["gym"], kind, inputs=6)
+        torch.manual_seed(seed)
+        envs = SimpleNamespace(single_observation_space=spaces[0], single_action_space=spaces[1])
+        agent = namespace["Agent"](envs)
+        trunk = [agent.network] if hasattr(agent, "network") else []
+        policy = agent.actor_mean if kind == "continuous" else agent.actor
+        found = {"policy": layers(*trunk, policy), "value": layers(*trunk, agent.critic)}
+        if kind == "continuous":
+            found["logstd"] = agent.actor_logstd.detach().numpy().reshape(-1)
+        return found
+
+    def schedules(self, updates):
+        kind = self.KINDS[0]
+        namespace, _, recorder = self.train(make_world(kind), Settings(num_minibatches=1, update_epochs=1), updates)
+        return {"learning_rate": recorder.rates, "clip_range": [namespace["args"].clip_coef] * updates}
+
+    def environments(self, stream, low, high):
+        """The script's own wrappers around environments that replay a stream."""
+        namespace, _, text = self.definitions("continuous")
+        gym = namespace["gym"]
+        if "import gymnasium" not in text:
+            return None, []  # it needs the wrappers of gym 0.21
+        replays = [replay(gym, stream, n, low, high) for n in range(stream.rewards.shape[1])]
+        remaining = iter(replays)
+        namespace["gym"] = Proxy(gym, make=lambda *args, **kwargs: next(remaining))
+        makers = [namespace["make_env"]("Replay", n, False, "run", stream.gamma) for n in range(len(replays))]
+        return gym.vector.SyncVectorEnv(makers), replays
+
+    def normalize(self, stream):
+        envs, _ = self.environments(stream, [-1, -1], [1, 1])
+        if envs is None:
+            return None
+        seen, paid = [envs.reset()[0]], []
+        for _ in stream.rewards:
+            obs, reward, *_ = envs.step(np.zeros((stream.rewards.shape[1], 2), np.float32))
+            seen.append(obs.copy())
+            paid.append(reward.copy())
+        return {"observations": np.array(seen), "rewards": np.array(paid)}
+
+    def environment_actions(self, samples, low, high):
+        zeros = np.zeros((3, len(samples), 2), np.float32)
+        stream = Stream(zeros, zeros[1:], zeros[1:, :, 0], np.zeros((2, len(samples)), bool), 0.9)
+        envs, replays = self.environments(stream, low, high)
+        if envs is None:
+            return None
+        envs.reset()
+        envs.step(samples)
+        return np.array([each.actions[0] for each in replays])
+
+
+def replay(gym, stream, n, low, high):
+    """An environment that replays environment n of a stream, and keeps the actions."""
+
+    class Replay(gym.Env):
+        observation_space = gym.spaces.Box(-np.inf, np.inf, stream.obs.shape[2:], np.float32)
+        action_space = gym.spaces.Box(np.float32(low), np.float32(high))
+        t, actions = 0, []
+
+        def reset(self, **options):
+            return stream.obs[self.t, n].copy(), {}
+
+        def step(self, action):
+            t, self.t = self.t, self.t + 1
+            end = bool(stream.ends[t, n])
+            obs = stream.finals[t, n] if end else stream.obs[t + 1, n]
+            self.actions = [*self.actions, np.array(action)]
+            return obs.copy(), float(stream.rewards[t, n]), end, False, {}
+
+    return Replay()
