@@ -1,0 +1,92 @@
+"""rsl-rl-lib's PPO: its rollout and update on a world; tables replace the networks of its models."""
+
+import importlib.metadata
+
+import numpy as np
+import torch
+from rsl_rl.algorithms import PPO
+from rsl_rl.models import MLPModel
+from rsl_rl.storage import RolloutStorage
+from tensordict import TensorDict
+
+from conformance.adapters.torch_tables import Recorder, layers
+from conformance.problems import Player, Settings, Update, make_world
+
+NAME, VERSION = "rsl-rl-lib", importlib.metadata.version("rsl-rl-lib")
+KINDS = ("continuous",)
+NORMAL = "rsl_rl.modules.distribution:GaussianDistribution"
+GROUPS = {"actor": ["policy"], "critic": ["policy"]}
+
+
+def show(rows):
+    obs = torch.as_tensor(np.asarray(rows), dtype=torch.float32)
+    return TensorDict({"policy": obs.reshape(len(rows), -1)}, batch_size=[len(rows)])
+
+
+def make_models(obs, outputs, **distribution):
+    actor = MLPModel(obs, GROUPS, "actor", outputs, distribution_cfg={"class_name": NORMAL, **distribution})
+    return actor, MLPModel(obs, GROUPS, "critic", 1)
+
+
+def play(world, settings, **options):
+    """(algorithm, player, recorder, advantages, returns) after a rollout and an update."""
+    if world.kind != "continuous":
+        return None
+    player = Player(world)
+    torch.manual_seed(1)
+    with Recorder(world) as recorder:
+        obs = show(player.reset())
+        actor, critic = make_models(obs, world.outputs, std_type="log")
+        actor.mlp, critic.mlp = recorder.policy, recorder.value
+        actor.distribution.log_std_param = recorder.logstd
+        storage = RolloutStorage("rl", world.num_envs, world.num_steps, obs, [world.outputs])
+        algorithm = PPO(
+            actor, critic, storage, num_learning_epochs=settings.update_epochs,
+            num_mini_batches=settings.num_minibatches, clip_param=settings.clip_coef, gamma=settings.gamma,
+            lam=settings.gae_lambda, value_loss_coef=settings.vf_coef, entropy_coef=settings.ent_coef,
+            learning_rate=settings.learning_rate, max_grad_norm=settings.max_grad_norm, **options,
+        )  # fmt: skip
+        with torch.inference_mode():
+            for _ in range(world.num_steps):
+                actions = algorithm.act(obs)
+                rows, rewards, terminated, truncated, _ = player.step(actions.numpy())
+                obs = show(rows)
+                dones = torch.as_tensor(terminated | truncated).long()
+                time_outs = torch.as_tensor(truncated & ~terminated).float()
+                algorithm.process_env_step(obs, torch.as_tensor(rewards), dones, {"time_outs": time_outs})
+            algorithm.compute_returns(obs)
+        returns = storage.returns.squeeze(-1).numpy().copy()
+        found = returns - storage.values.squeeze(-1).numpy()
+        algorithm.update()
+    return algorithm, player, recorder, found, returns
+
+
+def update(world, settings):
+    """With a constant learning rate: the default schedule, by the KL divergence, is measured by itself."""
+    played = play(world, settings, schedule="fixed")
+    if played is None:
+        return None
+    _, player, recorder, found, returns = played
+    return Update(np.array(player.actions), recorder.steps, found, returns)
+
+
+def advantages(world, settings):
+    """The returns, and what the library normalizes afterwards: returns - values."""
+    *_, returns = play(world, settings, schedule="fixed")
+    return {"returns": returns}
+
+
+def initial_weights(seed, kind):
+    if kind != "continuous":
+        return None
+    torch.manual_seed(seed)
+    actor, critic = make_models(show(np.zeros((1, 6))), make_world(kind).outputs)
+    found = {"policy": layers(actor.mlp), "value": layers(critic.mlp)}
+    deviation = actor.distribution.std_param.detach().numpy()
+    return found | {"logstd": np.log(deviation), "std": True}
+
+
+def schedules(updates):
+    algorithm, *_ = play(make_world("continuous"), Settings())
+    rate = [1.0] * updates if algorithm.schedule == "fixed" else f"{algorithm.schedule}, by the KL divergence"
+    return {"learning_rate": rate, "clip_range": [algorithm.clip_param] * updates}
