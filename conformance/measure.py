@@ -46,18 +46,22 @@ class BadAnswer(Exception):
     """What an adapter answered cannot be used; the message says why in a line."""
 
 
-def relative_error(answer, candidate):
-    """The largest difference between two dicts of arrays, each relative to the answer's largest number."""
+def relative_error(answer, candidate, rounding):
+    """The largest difference between two dicts of arrays, each relative to the answer's largest number.
+
+    `rounding` has, by the same names, by how much an answer may be wrong for lack of digits."""
     worst = 0.0
     for name, array in answer.items():
+        difference = np.abs(array - candidate[name]) - rounding.get(name, 0.0)
         scale = np.abs(array).max()
-        worst = max(worst, float(np.abs(array - candidate[name]).max() / (scale if scale > 0 else 1.0)))
+        worst = max(worst, float(difference.max() / (scale if scale > 0 else 1.0)))
     return worst
 
 
-def total_error(answers, candidates):
+def total_error(answers, candidates, rounding=None):
     """The same over the steps of an update."""
-    return max(relative_error(one, other) for one, other in zip(answers, candidates, strict=True))
+    each = rounding or [{}] * len(answers)
+    return max(relative_error(*three) for three in zip(answers, candidates, each, strict=True))
 
 
 def first_difference(answers, candidates):
@@ -76,10 +80,10 @@ def first_difference(answers, candidates):
 class Explanation:
     """All combinations of alternatives, with the errors with which they reproduce an answer."""
 
-    def __init__(self, answers, combinations, predict):
+    def __init__(self, answers, combinations, predict, rounding=None):
         """answers: list of dicts of arrays, one for each step; `predict` makes such a list from a combination."""
         self.answers, self.combinations, self.predict = answers, combinations, predict
-        self.errors = np.array([total_error(answers, predict(each)) for each in combinations])
+        self.errors = np.array([total_error(answers, predict(each), rounding) for each in combinations])
         self.best = combinations[int(self.errors.argmin())]
         self.error = float(self.errors.min())
 
@@ -134,6 +138,8 @@ def check_update(answer, world):
     """An Update with float64 arrays; BadAnswer where something is wrong with it."""
     if not isinstance(answer, Update):
         raise BadAnswer(f"update must return an Update, and not {type(answer).__name__}")
+    if answer.problem is not None:
+        return answer
     shapes = {"policy": world.policy.shape, "value": world.value.shape}
     if world.kind == "continuous":
         shapes["logstd"] = world.logstd.shape
@@ -373,24 +379,28 @@ LOSSES = {
 }
 
 
+def project(step, gradient):
+    """The gradient of the weights from that of the tables."""
+    return gradient if step.project is None else step.project(gradient)
+
+
 def explain_losses(world, settings, answer):
     """Two Explanations, of the policy's gradient and of the value's; None where the adapter gave no gradient."""
     batch = reference.Batch(world, settings, answer)
     given = [step.gradient or step.clipped for step in answer.steps]
     if any(each is None for each in given):
         return None
-    names = [name for name in given[0] if name != "value"]
     several = world.kind == "continuous" or len(world.nvec) > 1
-    components = reference.POLICY["components"][: 2 if several else 1]
+    components = reference.POLICY["components"][: 2 if several and answer.old_log_probs is None else 1]
     policy = Explanation(
-        [{name: each[name] for name in names} for each in given],
+        [{name: array for name, array in each.items() if not name.startswith("v")} for each in given],
         reference.choices(reference.POLICY, components=components),
-        lambda choice: [reference.policy_gradient(batch, step, choice) for step in answer.steps],
+        lambda choice: [project(step, reference.policy_gradient(batch, step, choice)) for step in answer.steps],
     )
     value = Explanation(
-        [{"value": each["value"]} for each in given],
+        [{name: array for name, array in each.items() if name.startswith("v")} for each in given],
         reference.choices(reference.VALUE),
-        lambda choice: [reference.value_gradient(batch, step, choice) for step in answer.steps],
+        lambda choice: [project(step, reference.value_gradient(batch, step, choice)) for step in answer.steps],
     )
     return policy, value
 
@@ -476,43 +486,54 @@ STEPS = {
 }
 
 
+def predict_gradients(world, settings, answer, policy, value):
+    """The gradients of all steps under a combination for the policy's loss and one for the value's."""
+    batch = reference.Batch(world, settings, answer)
+    found = []
+    for step in answer.steps:
+        tables = reference.policy_gradient(batch, step, policy) | reference.value_gradient(batch, step, value)
+        found.append(project(step, tables))
+    return found
+
+
+def join(arrays):
+    """The numbers of a dict of arrays in one row, in the order of the names."""
+    return np.concatenate([np.asarray(arrays[name], float).reshape(-1) for name in sorted(arrays)])
+
+
 def explain_steps(world, settings, answer, losses):
     """An Explanation of the clipped gradients, if there are some, and the weights; or words why there is none."""
-    batch = reference.Batch(world, settings, answer)
     raw = [step.gradient for step in answer.steps]
     if any(each is None for each in raw):
         if losses is None or not all(each.reproduced for each in losses):
             return "the gradient before it is clipped is not known"
-        policy, value = losses[0].best, losses[1].best
-        raw = [
-            reference.policy_gradient(batch, step, policy) | reference.value_gradient(batch, step, value)
-            for step in answer.steps
-        ]
-    before = [step.before for step in answer.steps]
-    rate = settings.learning_rate if answer.learning_rate is None else answer.learning_rate
-    answers = []
-    for step in answer.steps:
-        changes = np.concatenate([(step.after[name] - step.before[name]).reshape(-1) for name in sorted(raw[0])])
-        answers.append({"change of the weights": changes})
+        raw = predict_gradients(world, settings, answer, losses[0].best, losses[1].best)
+    weights = [step.weights or (step.before, step.after) for step in answer.steps]
+    answers, rounding = [], []
+    for step, (before, after) in zip(answer.steps, weights, strict=True):
+        names = sorted(before)
+        changes = {name: np.asarray(after[name], float) - before[name] for name in names}
+        answers.append({"change of the weights": join(changes)})
+        rounding.append({"change of the weights": np.spacing(np.abs(np.float32(join(before)))).astype(float)})
         if step.clipped is not None:
-            answers[-1]["clipped gradient"] = np.concatenate(
-                [step.clipped[name].reshape(-1) for name in sorted(raw[0])]
-            )
+            answers[-1]["clipped gradient"] = join(step.clipped)
+        if step.moments is not None:
+            answers[-1]["moments"] = join(step.moments)
 
     def predict(choice, added):
         clipped = [reference.clip_gradient(each, settings.max_grad_norm, choice, added) for each in raw]
-        changes = reference.adam_changes(clipped, before, rate, choice)
+        befores = [before for before, _ in weights]
+        steps = reference.adam_changes(clipped, befores, settings.learning_rate, choice)
         return [
-            {
-                "change of the weights": np.concatenate([change[name].reshape(-1) for name in sorted(raw[0])]),
-                "clipped gradient": np.concatenate([each[name].reshape(-1) for name in sorted(raw[0])]),
-            }
-            for change, each in zip(changes, clipped, strict=True)
+            {"change of the weights": join(change), "clipped gradient": join(each), "moments": join(moments)}
+            for change, moments, each in zip(*steps, clipped, strict=True)
         ]
 
     # torch adds 1e-6 to the norm, which shows where a gradient is small: a variant, and no detail of its own.
     combinations = reference.choices(reference.CLIP | reference.ADAM)
-    variants = [Explanation(answers, combinations, lambda choice, n=added: predict(choice, n)) for added in (0.0, 1e-6)]
+    variants = [
+        Explanation(answers, combinations, lambda choice, n=added: predict(choice, n), rounding) for added in (0.0, 1e-6)
+    ]
     return min(variants, key=lambda each: each.error)
 
 
@@ -548,7 +569,7 @@ def measure_divergence(adapter, kind):
     given = answer.logged.get("approx_kl")
     if given is None:
         return unknown([LOGGED], "the adapter gives none")
-    batch = reference.Batch(world, WHOLE, answer)
+    batch = reference.Batch(*(answer.problem or (world, WHOLE)), answer)
     step = answer.steps[0]
     known = reference.divergences(batch, step.rows, step.before["policy"][step.rows])
     errors = {name: abs(float(given) - number) / abs(number) for name, number in known.items()}
@@ -556,6 +577,8 @@ def measure_divergence(adapter, kind):
     if errors[first] > TOLERANCE:
         text = f"{float(given):.6g}; the nearest is {first}, {known[first]:.6g}"
         return [Row(detail, title, OTHER, text, errors[first], first, errors[first])]
+    if errors[second] < APART * TOLERANCE:
+        return unknown([LOGGED], "this problem does not tell the alternatives apart")
     right = first == "half the mean square of the log ratio"
     return [Row(detail, title, YES if right else NO, first, errors[first], second, errors[second])]
 
@@ -574,11 +597,12 @@ def measure_schedules(adapter):
     if answer is None:
         return unknown(SCHEDULES.values(), adapter.errors["schedules"])
     rows = []
+    updates = answer.get("updates", UPDATES)
     known = {
-        "constant": np.ones(UPDATES),
-        "falls to 0, the last update has 1 / updates": 1 - np.arange(UPDATES) / UPDATES,
-        "falls to 0, which the last update has": 1 - np.arange(UPDATES) / (UPDATES - 1),
-        "falls to 0, the first update has 1 - 1 / updates": 1 - np.arange(1, UPDATES + 1) / UPDATES,
+        "constant": np.ones(updates),
+        "falls to 0, the last update has 1 / updates": 1 - np.arange(updates) / updates,
+        "falls to 0, which the last update has": 1 - np.arange(updates) / (updates - 1),
+        "falls to 0, the first update has 1 - 1 / updates": 1 - np.arange(1, updates + 1) / updates,
     }
     for name, (detail, title) in SCHEDULES.items():
         given = answer.get(name)
@@ -589,8 +613,8 @@ def measure_schedules(adapter):
             rows.append(Row(detail, title, NO, given, 0.0))
             continue
         given = np.asarray(given, dtype=float)
-        if given.shape != (UPDATES,) or not np.isfinite(given).all() or given[0] <= 0:
-            rows += unknown([(detail, title)], f"schedules: {name} must be {UPDATES} numbers above 0, not {given}")
+        if given.shape != (updates,) or not np.isfinite(given).all() or given[0] <= 0:
+            rows += unknown([(detail, title)], f"schedules: {name} must be {updates} numbers above 0, not {given}")
             continue
         errors = {word: float(np.abs(given / given[0] - numbers / numbers[0]).max()) for word, numbers in known.items()}
         first, second = sorted(errors, key=errors.get)[:2]
@@ -867,17 +891,48 @@ def measure_updates(adapter, kind):
     answer = adapter.update(world, LOSS)
     if answer is None:
         return unknown([*LOSSES.values(), *MINIBATCHES.values(), *STEPS.values()], adapter.errors["update"])
-    losses = explain_losses(world, LOSS, answer)
+    losses = explain_losses(*(answer.problem or (world, LOSS)), answer)
     if losses is None:
         rows = unknown(LOSSES.values(), "the adapter gives no gradient")
     else:
         rows = loss_rows(*losses)
+    if not getattr(adapter.module, "LOOP", True):
+        return rows + unknown([*MINIBATCHES.values(), *STEPS.values()], "the user writes the loop")
     rows += measure_minibatches(adapter, answer, world)
     answer = adapter.update(world, STEP)
     if answer is None:
         return rows + unknown(STEPS.values(), adapter.errors["update"])
-    found = explain_steps(world, STEP, answer, losses)
-    return rows + (unknown(STEPS.values(), found) if isinstance(found, str) else step_rows(found))
+    found = explain_steps(*(answer.problem or (world, STEP)), answer, losses)
+    rows += unknown(STEPS.values(), found) if isinstance(found, str) else step_rows(found)
+    if hasattr(adapter.module, "trace"):
+        rows = [row for row in rows if row.title not in (LOSSES["scope"][1], MINIBATCHES["order"][1])]
+        rows += measure_trace(adapter, losses, found)
+    return rows
+
+
+def measure_trace(adapter, losses, steps):
+    """The rows of minibatches and of the scope of the normalization, of an update of which only weights are known.
+
+    losses, steps: Explanations of other updates, which say how a gradient becomes a step."""
+    answer = adapter.ask("trace")
+    world, settings = answer.problem
+    order = describe_order(answer.steps, world.rewards.size)
+    rows = [Row(*MINIBATCHES["order"], YES if order == "shuffled anew" else NO, order, 0.0)]
+    known = dataclasses.replace(answer, steps=[step for step in answer.steps if step.weights is not None])
+    fixed = {name: (value,) for name, value in losses[0].best.items() if name not in ("scope", "std")}
+    changes = [{name: after[name] - before[name] for name in before} for before, after in (s.weights for s in known.steps)]
+    rounding = [
+        {name: np.spacing(np.abs(np.float32(array))) for name, array in step.weights[0].items()} for step in known.steps
+    ]
+
+    def predict(choice):
+        raw = predict_gradients(world, settings, known, choice, losses[1].best)
+        clipped = [reference.clip_gradient(each, settings.max_grad_norm, steps.best) for each in raw]
+        befores = [step.weights[0] for step in known.steps]
+        return reference.adam_changes(clipped, befores, settings.learning_rate, steps.best)[0]
+
+    found = Explanation(changes, reference.choices(reference.POLICY, **fixed), predict, rounding)
+    return [*rows, found.row(*LOSSES["scope"], "scope", expected=("minibatch",))]
 
 
 GROUPS = "core", "continuous", "lstm", "multidiscrete", "aux"

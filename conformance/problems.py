@@ -5,6 +5,7 @@ an observation is the number of a row, and the row holds the policy's outputs an
 belongs to one sample alone, and every step of an update can be compared with a reference.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -122,6 +123,11 @@ class Step:
     after: dict  # the tables after it
     gradient: dict | None = None  # the gradient of the loss, before it is clipped
     clipped: dict | None = None  # the gradient that reaches the optimizer
+    # Of networks in place of tables, as in adapters/ppo2.py. The weights are before the step and after it, and a key of
+    # the value function's begins with "v"; `project` makes their gradient from that of the tables.
+    weights: tuple | None = None
+    project: Callable | None = None
+    moments: dict | None = None  # Adam's two means after the step: keys "m" and "v" before the name of a weight
 
 
 @dataclass
@@ -133,7 +139,8 @@ class Update:
     advantages: np.ndarray | None = None  # float [M, N], if they are not those that the world's rewards give
     returns: np.ndarray | None = None  # float [M, N], likewise
     logged: dict = field(default_factory=dict)  # what is logged of the update: "approx_kl"
-    learning_rate: float | None = None  # of the update, if it is not the one of the settings
+    old_log_probs: np.ndarray | None = None  # float [M, N], if the world's old policy does not give them
+    problem: tuple | None = None  # (World, Settings), if the answer is to another question than the one asked
 
 
 def make_world(kind="discrete", truncations=False, seed=5):
@@ -154,6 +161,13 @@ def make_world(kind="discrete", truncations=False, seed=5):
     logstd = np.linspace(-0.4, 0.3, outputs)
     if kind == "discrete":
         actions = rng.integers(outputs, size=(M, N))
+        # In half of the rows one action becomes more than three times as likely, which a dual clip would bound.
+        some = np.arange(0, M * N, 2)
+        favored = rng.integers(outputs, size=len(some))
+        old_policy[some], shift[some] = 0.15, 0.0
+        old_policy[some, favored] = 0.0
+        shift[some, favored] = 3.6
+        actions.reshape(-1)[some[::2]] = favored[::2]
     elif kind == "multidiscrete":
         actions = rng.integers(nvec, size=(M, N, len(nvec)))
     else:

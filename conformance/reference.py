@@ -155,6 +155,15 @@ class Batch:
         self.returns = self.flat(answer.returns, ours["returns"])
         self.old_values = world.old_value[:size].astype(float)
         self.old_policy = world.old_policy[:size].astype(float)
+        self.old_logstd = world.logstd.astype(float)
+        self.given = None if answer.old_log_probs is None else np.asarray(answer.old_log_probs, float).reshape(-1)
+
+    def old_log_probabilities(self, rows, components="sum"):
+        """Log probabilities [B] of the actions in rows under the policy that acted."""
+        if self.given is not None:
+            return self.given[rows]
+        old = self.old_policy[rows]
+        return log_probabilities(self.world, old, self.old_logstd, self.actions[rows], components)
 
     @staticmethod
     def flat(given, ours):
@@ -175,11 +184,11 @@ def policy_gradient(batch, step, choice):
     world, settings, rows = batch.world, batch.settings, step.rows
     outputs = step.before["policy"][rows].astype(float)
     logstd = np.asarray(step.before.get("logstd", world.logstd), float)
-    actions, old_logstd = batch.actions[rows], world.logstd.astype(float)
+    actions = batch.actions[rows]
     summed = choice["components"]
     share = 1.0 if summed == "sum" else 1.0 / (world.outputs if world.kind == "continuous" else max(len(world.nvec), 1))
     log_ratio = log_probabilities(world, outputs, logstd, actions, summed)
-    log_ratio = log_ratio - log_probabilities(world, batch.old_policy[rows], old_logstd, actions, summed)
+    log_ratio = log_ratio - batch.old_log_probabilities(rows, summed)
     ratio = np.exp(log_ratio)
     a = normalized(batch, rows, choice["scope"], choice["std"])
     slope = -a * ratio  # of the loss by the log probability, where nothing is clipped
@@ -239,7 +248,8 @@ def clip_gradient(gradient, max_norm, choice, added=0.0):
         return {name: np.clip(array, -max_norm, max_norm) for name, array in gradient.items()}
     groups = [list(gradient)]
     if kind == "each network":
-        groups = [[name for name in gradient if name != "value"], ["value"]]
+        values = [name for name in gradient if name.startswith("v")]
+        groups = [[name for name in gradient if name not in values], values]
     clipped = {}
     for names in groups:
         norm = math.sqrt(sum(float((gradient[name] ** 2).sum()) for name in names))
@@ -249,11 +259,11 @@ def clip_gradient(gradient, max_norm, choice, added=0.0):
 
 
 def adam_changes(gradients, weights, learning_rate, choice):
-    """The change of the weights in each step of Adam, a list of dicts, under a combination of ADAM.
+    """(changes of the weights, moments), of each step of Adam, lists of dicts, under a combination of ADAM.
 
     gradients, weights: lists of dicts of arrays, those of each step, and the weights before it."""
     beta1, beta2 = choice["betas"]
-    epsilon, changes = choice["epsilon"], []
+    epsilon, changes, moments = choice["epsilon"], [], []
     m = {name: np.zeros_like(array) for name, array in gradients[0].items()}
     v = {name: np.zeros_like(array) for name, array in gradients[0].items()}
     for t, (gradient, before) in enumerate(zip(gradients, weights, strict=True), start=1):
@@ -268,7 +278,8 @@ def adam_changes(gradients, weights, learning_rate, choice):
                 root = np.sqrt(v[name] / second) + epsilon
             change[name] = -learning_rate * (m[name] / first / root + choice["decay"] * before[name])
         changes.append(change)
-    return changes
+        moments.append({f"{kind} {name}": m_or_v[name] for kind, m_or_v in (("m", m), ("v", v)) for name in gradient})
+    return changes, moments
 
 
 def divergences(batch, rows, outputs):
@@ -276,13 +287,15 @@ def divergences(batch, rows, outputs):
     world = batch.world
     logstd, actions = world.logstd.astype(float), batch.actions[rows]
     old = batch.old_policy[rows]
-    log_ratio = log_probabilities(world, outputs, logstd, actions) - log_probabilities(world, old, logstd, actions)
+    log_ratio = log_probabilities(world, outputs, logstd, actions) - batch.old_log_probabilities(rows)
     found = {
         "half the mean square of the log ratio": (log_ratio**2).mean() / 2,
         "mean of -log ratio": -log_ratio.mean(),
         "mean of ratio - 1 - log ratio": (np.exp(log_ratio) - 1 - log_ratio).mean(),
         "mean square of the log ratio": (log_ratio**2).mean(),
     }
+    if batch.given is not None:
+        return found
     if world.kind == "continuous":
         found["exact, old to new"] = ((old - outputs) ** 2 / (2 * np.exp(2 * logstd))).sum(-1).mean()
     else:
