@@ -9,7 +9,7 @@ import numpy as np
 from conformance import reference
 from conformance.problems import Refused, Settings, Stream, Update, make_world
 
-TOLERANCE = 5e-5  # relative to the largest number of an answer: what float32 leaves of a few operations
+TOLERANCE = 2e-5  # relative to the largest number of an answer: what float32 leaves of a few operations
 APART = 100  # an explanation counts where each other one is this many tolerances away
 
 LOSS = Settings()  # no gradient is clipped
@@ -108,6 +108,8 @@ class Explanation:
         if not self.reproduced:
             return Row(detail, title, OTHER, self.failure(), self.error)
         other, distance = self.nearest_other(*names)
+        if not math.isfinite(distance):
+            return Row(detail, title, UNKNOWN, "there is no alternative to it here", self.error)
         if distance < APART * TOLERANCE:
             return Row(detail, title, UNKNOWN, "this problem does not tell the alternatives apart", self.error)
         found = tuple(self.best[name] for name in names)
@@ -391,7 +393,7 @@ def explain_losses(world, settings, answer):
     if any(each is None for each in given):
         return None
     several = world.kind == "continuous" or len(world.nvec) > 1
-    components = reference.POLICY["components"][: 2 if several and answer.old_log_probs is None else 1]
+    components = reference.POLICY["components"][: 2 if several else 1]
     policy = Explanation(
         [{name: array for name, array in each.items() if not name.startswith("v")} for each in given],
         reference.choices(reference.POLICY, components=components),
@@ -686,7 +688,7 @@ def measure_components(adapter):
     answer = adapter.update(world, LOSS)
     if answer is None:
         return unknown([(detail, title)], adapter.errors["update"])
-    losses = explain_losses(world, LOSS, answer)
+    losses = explain_losses(*(answer.problem or (world, LOSS)), answer)
     if losses is None:
         return unknown([(detail, title)], "the adapter gives no gradient")
     return [losses[0].row(detail, title, "components", expected=("sum",))]
