@@ -23,7 +23,7 @@ class Settings:
     gamma: float = 0.9
     gae_lambda: float = 0.8
     clip_coef: float = 0.2
-    ent_coef: float = 0.1
+    ent_coef: float = 0.5
     vf_coef: float = 0.5
     max_grad_norm: float = 1e6
     num_minibatches: int = 2
@@ -144,9 +144,9 @@ class Update:
 
 
 def make_world(kind="discrete", truncations=False, seed=5):
-    """A world of 12 steps of 4 environments; with `truncations`, episodes end at time limits, too."""
+    """A world of 12 or 24 steps of 4 environments; with `truncations`, episodes end at time limits, too."""
     rng = np.random.default_rng(seed)
-    M, N = 12, 4
+    M, N = 24 if kind == "continuous" else 12, 4
     rows = (2 * M + 1) * N
     outputs, nvec = {"discrete": (3, ()), "multidiscrete": (5, (3, 2)), "continuous": (2, ())}[kind]
     terminated, truncated = np.zeros((M, N), bool), np.zeros((M, N), bool)
@@ -154,24 +154,30 @@ def make_world(kind="discrete", truncations=False, seed=5):
     if truncations:
         truncated[3, 1] = truncated[4, 3] = truncated[1, 2] = truncated[M - 1, 0] = True
     old_policy = rng.normal(size=(rows, outputs)) * 0.5
-    shift = rng.normal(size=(rows, outputs)) * (0.8 if kind == "continuous" else 2.0)
+    shift = rng.normal(size=(rows, outputs)) * {"discrete": 2.0, "multidiscrete": 1.2, "continuous": 0.5}[kind]
     old_value = rng.normal(size=rows)
     value = old_value + rng.normal(size=rows) * 0.4
     rewards = rng.normal(size=(M, N)) * np.array([0.3, 1.0, 3.0, 1.0])
     logstd = np.linspace(-0.4, 0.3, outputs)
-    if kind == "discrete":
-        actions = rng.integers(outputs, size=(M, N))
-        # In half of the rows one action becomes more than three times as likely, which a dual clip would bound.
-        some = np.arange(0, M * N, 2)
-        favored = rng.integers(outputs, size=len(some))
-        old_policy[some], shift[some] = 0.15, 0.0
-        old_policy[some, favored] = 0.0
-        shift[some, favored] = 3.6
-        actions.reshape(-1)[some[::2]] = favored[::2]
-    elif kind == "multidiscrete":
-        actions = rng.integers(nvec, size=(M, N, len(nvec)))
+    # In half of the rows an action becomes more than three times as likely, which a dual clip would bound; in half of
+    # these, the prescribed action is the one.
+    some = np.arange(0, M * N, 2)
+    if kind == "continuous":
+        noise = rng.normal(size=(M * N, outputs))
+        noise[some[::2]] = 1.6 * np.sign(noise[some[::2]])
+        actions = old_policy[: M * N] + np.exp(logstd) * noise
+        shift[some] = np.exp(logstd) * 1.5 * np.sign(noise[some])
+        actions = actions.reshape(M, N, outputs).astype(np.float32)
     else:
-        noise = rng.normal(size=(M, N, outputs))
-        actions = (old_policy[: M * N].reshape(M, N, outputs) + np.exp(logstd) * noise).astype(np.float32)
+        sizes = nvec or (outputs,)
+        actions = rng.integers(sizes, size=(M * N, len(sizes)))
+        for k, size in enumerate(sizes):
+            first = sum(sizes[:k])
+            favored = rng.integers(size, size=len(some))
+            old_policy[some, first : first + size], shift[some, first : first + size] = 0.15 if size > 2 else 1.5, 0.0
+            old_policy[some, first + favored] = 0.0
+            shift[some, first + favored] = 3.6 if size > 2 else 4.5
+            actions[some[::2], k] = favored[::2]
+        actions = actions.reshape(M, N, len(sizes)) if nvec else actions.reshape(M, N)
     arrays = [array.astype(np.float32) for array in (old_policy, old_value, old_policy + shift, value, logstd)]
     return World(kind, rewards.astype(np.float32), terminated, truncated, *arrays, actions, nvec)

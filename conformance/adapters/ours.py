@@ -108,7 +108,7 @@ class Script:
         self.KINDS = (self.kind,)
         self.images = {"nature_cnn": (84, 84, 1), "impala_cnn": (3, 64, 64)}
         self.images = next((shape for name, shape in self.images.items() if hasattr(module, name)), None)
-        self.SHARED = any(name == "trunk" for name, _ in self.agent(self.kind).named_children())
+        self.SHARED = self.images is not None or self.kind == "multidiscrete" or module.__name__.startswith("ppo_shared")
 
     def agent(self, kind):
         """The script's own agent for a kind of actions."""
@@ -151,7 +151,7 @@ class Script:
         wanted |= {"num_envs": world.num_envs, "num_steps": world.num_steps, "cuda": False, "actor_threads": 1}
         wanted["total_timesteps"] = updates * world.rewards.size
         args = module.Args(**{name: wanted[name] for name in wanted if name in fields})
-        seen = {"advantages": None, "returns": np.zeros(world.num_rows), "rates": [], "clips": [], "stats": {}}
+        seen = {"advantages": None, "returns": np.full(world.num_rows, np.nan), "rates": [], "clips": [], "stats": {}}
         environments = Environments(world, self.images)
         with Recorder(world) as recorder:
             replaced = self.replacements(environments, recorder, seen)
@@ -165,7 +165,11 @@ class Script:
                 vars(module).update(kept)
         seen["actions"] = np.array(environments.player.actions)
         seen["steps"] = recorder.steps
-        seen["returns"] = seen["returns"][: world.rewards.size].reshape(world.rewards.shape)
+        size = world.rewards.size
+        values = world.old_value[:size].reshape(world.rewards.shape)
+        returns = seen["returns"][:size].reshape(world.rewards.shape)
+        # a minibatch may not have come to every row
+        seen["returns"] = np.where(np.isnan(returns), seen["advantages"] + values, returns)
         return seen
 
     def replacements(self, environments, recorder, seen):
@@ -183,9 +187,11 @@ class Script:
                 elif name == "lstm":
                     setattr(agent, name, PassOn())
             if hasattr(agent, "logstd"):
-                trained = isinstance(agent.logstd, nn.Parameter)
+                recorder.trains_logstd = isinstance(agent.logstd, nn.Parameter)
                 del agent.logstd
-                agent.logstd = recorder.logstd if trained else recorder.logstd.detach()
+                agent.logstd = recorder.logstd if recorder.trains_logstd else recorder.logstd.detach()
+            elif self.kind == "continuous":
+                raise ValueError("its policy has no logstd")
             return agent
 
         def gae(*arguments):

@@ -43,6 +43,7 @@ class Recorder:
 
     def __init__(self, world):
         self.world, self.collecting = world, False
+        self.trains_logstd = world.kind == "continuous"
         self.policy = Table(self, "policy", world.old_policy, world.policy)
         self.value = Table(self, "value", world.old_value[:, None], world.value[:, None])
         self.logstd = nn.Parameter(torch.as_tensor(world.logstd).clone())
@@ -60,7 +61,7 @@ class Recorder:
     def parameters(self):
         """{name: parameter}, those that the world has."""
         found = {"policy": self.policy.weight, "value": self.value.weight}
-        if self.world.kind == "continuous":
+        if self.trains_logstd:
             found["logstd"] = self.logstd
         return found
 

@@ -1,0 +1,78 @@
+"""A template: copy it, and let each function call your implementation. It answers for ppo_continuous_action.py here.
+
+    python -m conformance path/to/my_adapter.py
+
+Leave out what your implementation has no function for: it is printed as "not measured". Do not compute here what your
+implementation should compute. Numbers may be numpy arrays of any float type; the problems are described in problems.py.
+An implementation in torch can use adapters/torch_tables.py, which puts tables in place of its networks and records
+each step; adapters/sb3.py is an example.
+"""
+
+from pathlib import Path
+
+from conformance.adapters import ours
+
+NAME, VERSION = "ppo_continuous_action.py", "of this checkout"
+KINDS = ("continuous",)  # those that it answers for, of "discrete", "multidiscrete" and "continuous"; the main one first
+SHARED = False  # whether its own choice is one network with two heads
+
+SCRIPT = ours.load(Path(__file__).parents[1] / "ppo_continuous_action.py")
+
+
+def initial_weights(seed, kind):
+    """The weights that a policy and a value function start with, for 6 inputs.
+
+    seed: int. kind: one of KINDS; the actions are those of problems.make_world(kind).
+    Returns {"policy": layers, "value": layers}, where layers are a list of (weight [out, in], bias [out] or None) from
+    the input to the output. Shared layers are in both. For continuous actions "logstd" has the log standard deviations
+    that are trained as parameters, [A], if there are such, and "std" is True if the parameter is the standard deviation
+    itself.
+    """
+    return SCRIPT.initial_weights(seed, kind)
+
+
+def advantages(world, settings):
+    """Advantages and returns of a rollout.
+
+    world: problems.World, with rewards, ends and values; its policy does not matter. settings: problems.Settings.
+    Returns {"advantages": [M, N], "returns": [M, N]}, before any normalization; either may be left out.
+    """
+    return SCRIPT.advantages(world, settings)
+
+
+def update(world, settings):
+    """One update: all epochs and minibatches of a rollout.
+
+    world: problems.World. The rollout is collected with its old_policy and old_value, and the update starts from its
+    policy and value. Actions may be drawn, or those of the world may be taken.
+    settings: problems.Settings; all else is your implementation's default.
+    Returns a problems.Update, or None for a kind of actions that it does not have. Its steps have the rows of each
+    minibatch, the tables before and after the step, and the gradient of the loss, or the gradient that reaches the
+    optimizer, or both. Raise problems.Refused if it refuses the settings.
+    """
+    return SCRIPT.update(world, settings)
+
+
+def schedules(updates):
+    """The learning rates and clip ranges of a run of so many updates, with the defaults of your implementation.
+
+    Returns {"learning_rate": [updates], "clip_range": [updates]}: the numbers, or a text if they depend on the run.
+    """
+    return SCRIPT.schedules(updates)
+
+
+def normalize(stream):
+    """What its normalization makes of observations and rewards.
+
+    stream: problems.Stream, with obs [T + 1, N, D] and rewards [T, N].
+    Returns {"observations": [T + 1, N, D], "rewards": [T, N]}; either may be left out, or a text that says what it is.
+    """
+    return SCRIPT.normalize(stream)
+
+
+def environment_actions(samples, low, high):
+    """The actions that reach environments for samples of the policy.
+
+    samples: float32 [B, 2]. low, high: float32 [2], the bounds of the actions. Returns float [B, 2].
+    """
+    return SCRIPT.environment_actions(samples, low, high)

@@ -1,0 +1,362 @@
+"""conformance/: this project's scripts, ppo2's recordings, recipes by their names, wrong adapters, distinct answers."""
+
+import dataclasses
+import importlib
+import itertools
+import random
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from toy_envs import ROOT
+
+from conformance import adapter as template
+from conformance import measure, reference
+from conformance.adapters import ours, ppo2
+from conformance.problems import Settings, Step, Update, make_world
+
+tool = importlib.import_module("recipes.__main__")
+RECIPES = {recipe.file.stem: recipe for recipe in tool.recipes() if recipe.file.parent.name == "without"}
+
+# What a script does not share with ppo2's settings, or has in another form.
+PROCGEN = {"hidden layers: orthogonal weights, gain sqrt 2", "by default the learning rate falls linearly to 0"}
+SCRIPTS = {
+    "ppo": set(), "ppo_shared": set(), "ppo_atari": set(), "ppo_atari_envpool": set(), "ppo_atari_lstm": set(),
+    "ppo_atari_multigpu": set(), "ppo_continuous_action": set(), "ppo_multidiscrete": set(),
+    "ppo_multidiscrete_mask": set(), "ppo_procgen": PROCGEN, "ppo_selfplay": set(),
+}  # fmt: skip
+
+# The recipes that change numbers of an update, of a rollout's preparation, or the initial weights
+CHANGES = [
+    name for name in RECIPES
+    if name.startswith(("core-", "continuous-", "multidiscrete-"))
+    and name not in ("core-1", "core-1-next-step", "core-12")  # the environments, and what is logged
+]  # fmt: skip
+
+
+def results(module):
+    """{title: row} of an adapter's module; a title that two details share has the detail before it."""
+    return {f"{row.detail}: {row.title}": row for row in measure.measure(module)}
+
+
+def named(rows):
+    """The details that are reported to differ."""
+    return {row.detail for row in rows.values() if row.result in (measure.NO, measure.OTHER)}
+
+
+def detail(recipe_name):
+    """core-7-batch is about core 7."""
+    group, number, *_ = recipe_name.split("-")
+    return f"{group} {number}"
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_has_all_details(name):
+    if name in ("ppo_atari_envpool", "ppo_atari_multigpu", "ppo_procgen"):
+        pytest.importorskip("envpool")
+    rows = results(ours.load(ROOT / f"{name}.py"))
+    for row in rows.values():
+        expected = measure.NO if row.title in SCRIPTS[name] else measure.YES
+        assert row.result == expected, row
+
+
+def test_the_recorded_ppo2_has_all_details():
+    """What its recordings cannot tell is not measured; nothing differs."""
+    rows = results(ppo2)
+    assert not named(rows)
+    assert sum(row.result == measure.YES for row in rows.values()) >= 32
+
+
+@pytest.fixture(scope="module")
+def make(tmp_path_factory):
+    """A function from recipes of one script to the adapter of the script that they make together."""
+    folder = tmp_path_factory.mktemp("changed")
+
+    def load(*recipes):
+        source = recipes[0].script.read_text()
+        for recipe in recipes:
+            source = tool.apply(recipe, source)
+        file = folder / ("with_" + "_and_".join(recipe.file.stem.replace("-", "_") for recipe in recipes) + ".py")
+        file.write_text(source)
+        return ours.load(file)
+
+    return load
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_recipe_is_named_alone(name, make):
+    assert named(results(make(RECIPES[name]))) == {detail(name)}
+
+
+def fit_together(one, other):
+    """Whether two recipes change the same script at different places."""
+    if one.script != other.script or detail(one.file.stem) == detail(other.file.stem):
+        return False
+    try:
+        return bool(tool.apply(other, tool.apply(one, one.script.read_text())))
+    except ValueError:
+        return False
+
+
+def draw_pairs(count):
+    """`count` pairs of recipes that fit together, drawn at random but always the same."""
+    # Where actions are not normal, what a normal distribution has cannot be measured.
+    names = [name for name in CHANGES if name != "continuous-1"]
+    pairs = list(itertools.combinations(names, 2))
+    random.Random(0).shuffle(pairs)
+    fitting = (pair for pair in pairs if fit_together(RECIPES[pair[0]], RECIPES[pair[1]]))
+    return list(itertools.islice(fitting, count))
+
+
+@pytest.mark.parametrize("pair", draw_pairs(20), ids="+".join)
+def test_a_pair_of_recipes_is_named(pair, make):
+    assert named(results(make(*(RECIPES[name] for name in pair)))) == {detail(name) for name in pair}
+
+
+# Wrong adapters
+
+
+def changed(**functions):
+    """The template with other functions."""
+    names = "initial_weights", "advantages", "update", "schedules", "normalize", "environment_actions"
+    own = {name: getattr(template, name) for name in names}
+    return SimpleNamespace(**own | {"KINDS": template.KINDS} | functions)
+
+
+def test_the_template_has_all_details():
+    rows = results(template)
+    assert {row.result for row in rows.values()} == {measure.YES}
+
+
+@pytest.mark.parametrize("part", ["gradient", "after"])
+def test_a_lie_in_one_number_is_caught(part):
+    """In the gradient of one row, or in one weight after a step: nothing reproduces it, and it is found."""
+
+    def update(world, settings):
+        answer = template.update(world, settings)
+        table = getattr(answer.steps[1], part)["value"]
+        row = answer.steps[1].rows[3]
+        table[row] += 0.01 * np.abs(getattr(answer.steps[1], "gradient")["value"]).max() + 1e-3
+        return answer
+
+    rows = results(changed(update=update))
+    other = {title: row for title, row in rows.items() if row.result == measure.OTHER}
+    details = {row.detail for row in other.values()}
+    assert details == ({"core 9", "core 10"} if part == "gradient" else {"core 3", "core 11"}) | (
+        {"core 3", "core 11"} if part == "gradient" else set()
+    )
+    assert all("step 2" in row.found for row in other.values())
+
+
+def test_a_lie_in_one_advantage_is_caught():
+    def advantages(world, settings):
+        answer = template.advantages(world, settings)
+        answer["advantages"] = answer["advantages"].copy()
+        answer["advantages"][4, 2] *= 1.01
+        return answer
+
+    rows = results(changed(advantages=advantages))
+    assert {row.detail for row in rows.values() if row.result == measure.OTHER} == {"core 5"}
+    assert "advantages[4, 2]" in next(row.found for row in rows.values() if row.result == measure.OTHER)
+
+
+def with_nan(world, settings):
+    answer = template.update(world, settings)
+    answer.steps[0].gradient["policy"][0, 0] = np.nan
+    return answer
+
+
+def too_short(world, settings):
+    answer = template.update(world, settings)
+    answer.steps[0].before["value"] = answer.steps[0].before["value"][:-1]
+    return answer
+
+
+def fails(*arguments):
+    raise KeyError("no such\nmodel")
+
+
+@pytest.mark.parametrize(
+    "update, words",
+    [
+        (with_nan, 'step 1, gradient: "policy" has NaN or inf'),
+        (too_short, 'step 1, before: "value" has the shape [195], and not [196]'),
+        (fails, "the adapter failed: KeyError: 'no such\\nmodel'"),
+        (lambda world, settings: None, "the adapter does not answer it"),
+        (lambda world, settings: {}, "update must return an Update, and not dict"),
+        (lambda world, settings: Update(world.actions, []), "update took no step"),
+        (lambda world, settings: Update(world.actions[:2], []), "actions have the shape [2, 4, 2]"),
+        (
+            lambda world, settings: Update(world.actions, [Step(np.array([-1]), {}, {})]),
+            "rows must be whole numbers from 0 to 95",
+        ),
+    ],
+)
+def test_a_bad_update_is_one_line(update, words):
+    rows = [row for row in measure.measure(changed(update=update)) if row.detail in ("core 8", "core 9", "core 11")]
+    assert len(rows) == 3
+    for row in rows:
+        assert row.result == measure.UNKNOWN and words in row.found and "\n" not in row.found
+
+
+@pytest.mark.parametrize(
+    "name, answer, words",
+    [
+        ("advantages", {"advantages": np.zeros((3, 3))}, '"advantages" has the shape [3, 3], and not [24, 4]'),
+        ("advantages", {}, 'neither "advantages" nor "returns"'),
+        ("initial_weights", {"policy": [(np.zeros((2, 2)), np.zeros(3))], "value": []}, "has the shapes (2, 2) and (3,)"),
+        ("initial_weights", {"policy": []}, "not as the template says"),
+        ("schedules", {"learning_rate": [1.0]}, "learning_rate must be 8 numbers above 0"),
+    ],
+)
+def test_another_bad_answer_is_one_line(name, answer, words):
+    rows = measure.measure(changed(**{name: lambda *arguments: answer}))
+    assert any(row.result == measure.UNKNOWN and words in row.found for row in rows)
+
+
+def test_a_missing_function_is_not_measured():
+    module = changed()
+    del module.advantages, module.schedules
+    rows = results(module)
+    missing = {row.detail for row in rows.values() if row.result == measure.UNKNOWN}
+    assert missing == {"core 5", "core 4", "aux 1"}
+
+
+# Combinations that could be taken for each other
+
+
+def apart(answers):
+    """The smallest distance between two of several answers, lists of dicts of arrays, as explanations measure it."""
+    return min(measure.total_error(one, other) for one, other in itertools.permutations(answers, 2))
+
+
+def example(kind, settings):
+    """An update with random minibatches, of a policy and a value function that move a little with each step."""
+    world, rng, steps = make_world(kind), np.random.default_rng(3), []
+    tables = {"policy": world.policy.astype(float), "value": world.value.astype(float)}
+    if kind == "continuous":
+        tables["logstd"] = world.logstd.astype(float)
+    for _ in range(settings.update_epochs):
+        for rows in np.split(rng.permutation(world.rewards.size), settings.num_minibatches):
+            after = {name: array + rng.normal(size=array.shape) * 0.05 for name, array in tables.items()}
+            steps.append(Step(rows, tables, after))
+            tables = after
+    return world, Update(world.actions, steps)
+
+
+@pytest.mark.parametrize("kind", ["discrete", "multidiscrete", "continuous"])
+def test_losses_are_told_apart(kind):
+    world, answer = example(kind, measure.LOSS)
+    batch = reference.Batch(world, measure.LOSS, answer)
+    components = reference.POLICY["components"][: 1 if kind == "discrete" else 2]
+    for choices, gradient in (
+        (reference.choices(reference.POLICY, components=components), reference.policy_gradient),
+        (reference.choices(reference.VALUE), reference.value_gradient),
+    ):
+        answers = [[gradient(batch, step, choice) for step in answer.steps] for choice in choices]
+        assert apart(answers) > measure.APART * measure.TOLERANCE
+
+
+def test_steps_are_told_apart():
+    """The change of the weights alone tells how a gradient was clipped and what Adam made of it."""
+    world, answer = example("discrete", measure.STEP)
+    batch = reference.Batch(world, measure.STEP, answer)
+    policy, value = reference.choices(reference.POLICY)[0], reference.choices(reference.VALUE)[0]
+    raw = [
+        reference.policy_gradient(batch, step, policy) | reference.value_gradient(batch, step, value)
+        for step in answer.steps
+    ]
+    answers = []
+    for choice in reference.choices(reference.CLIP | reference.ADAM):
+        clipped = [reference.clip_gradient(each, measure.STEP.max_grad_norm, choice) for each in raw]
+        befores = [step.before for step in answer.steps]
+        changes, _ = reference.adam_changes(clipped, befores, measure.STEP.learning_rate, choice)
+        answers.append([{"change": measure.join(change)} for change in changes])
+    assert apart(answers) > measure.APART * measure.TOLERANCE
+
+
+def test_advantages_are_told_apart():
+    for kind in ("discrete", "continuous"):
+        world = make_world(kind, truncations=True)
+        choices = reference.choices(reference.ADVANTAGES)
+        answers = [[reference.advantages(world, measure.LOSS, choice)] for choice in choices]
+        assert apart(answers) > measure.APART * measure.TOLERANCE
+
+
+# The reference itself
+
+
+@pytest.mark.parametrize("kind", ["discrete", "multidiscrete", "continuous"])
+def test_gradients_are_those_of_the_loss(kind):
+    """Differences of the loss, written down once more, agree with the gradient of ppo2's combination."""
+    world, answer = example(kind, Settings(num_minibatches=1, update_epochs=1))
+    settings = Settings()
+    batch, step = reference.Batch(world, settings, answer), answer.steps[0]
+    first = {key: values[0] for key, values in (reference.POLICY | reference.VALUE).items()}
+    rows = step.rows
+    a = batch.advantages[rows]
+    a = (a - a.mean()) / a.std()
+    old = batch.old_log_probabilities(rows)
+
+    def entropy(outputs, logstd):
+        if kind == "continuous":
+            return np.full(len(outputs), (logstd + np.log(2 * np.pi * np.e) / 2).sum())
+        total = 0.0
+        for part in reference.parts(world):
+            p = reference.softmax(outputs[:, part])
+            total = total - (p * np.log(p)).sum(-1)
+        return total
+
+    def loss(tables):
+        outputs, values = tables["policy"][rows], tables["value"][rows]
+        logstd = tables.get("logstd", world.logstd.astype(float))
+        ratio = np.exp(reference.log_probabilities(world, outputs, logstd, batch.actions[rows]) - old)
+        surrogate = np.minimum(a * ratio, a * ratio.clip(0.8, 1.2)).mean()
+        clipped = batch.old_values[rows] + (values - batch.old_values[rows]).clip(-0.2, 0.2)
+        errors = np.maximum((values - batch.returns[rows]) ** 2, (clipped - batch.returns[rows]) ** 2)
+        return -surrogate - 0.5 * entropy(outputs, logstd).mean() + 0.5 * 0.5 * errors.mean()
+
+    found = reference.policy_gradient(batch, step, first) | reference.value_gradient(batch, step, first)
+    for name, array in step.before.items():
+        for place in itertools.islice(np.ndindex(array.shape), 0, None, 3):
+            difference = 0.0
+            for sign in (1, -1):
+                moved = array.copy()
+                moved[place] += sign * 1e-6
+                difference += sign * loss(step.before | {name: moved}) / 2e-6
+            assert found[name][place] == pytest.approx(difference, abs=1e-7)
+
+
+# The command
+
+
+def run(*words):
+    command = [sys.executable, "-m", "conformance", *map(str, words)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+
+def test_the_command_prints_rows_and_writes_json(tmp_path):
+    done = run("ppo2", "--json", tmp_path / "rows.json")
+    assert done.returncode == 0 and "core 8" in done.stdout and "measured" in done.stdout
+    saved = importlib.import_module("json").loads((tmp_path / "rows.json").read_text())
+    assert saved["name"] == ppo2.NAME
+    assert [dataclasses.asdict(row) for row in measure.measure(ppo2)] == saved["rows"]
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [(None, "there is no file"), ("import no_such_module", "cannot be imported: ModuleNotFoundError")],
+)
+def test_a_file_that_is_no_adapter_is_one_line(text, words, tmp_path):
+    file = tmp_path / "mine.py"
+    if text:
+        file.write_text(text)
+    done = run(file)
+    assert done.returncode == 1 and words in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_an_unknown_name_lists_the_adapters():
+    done = run("sb4")
+    assert done.returncode == 1 and "there is no adapter sb4; there are" in done.stderr and "sb3" in done.stderr
