@@ -30,7 +30,7 @@ def load(name):
         return single_file.Scripts(path)
     if path.suffix != ".py":
         if not (FOLDER / f"adapters/{name}.py").is_file():
-            known = sorted(file.stem for file in FOLDER.glob("adapters/*.py") if hasattr_update(file))
+            known = sorted(file.stem for file in FOLDER.glob("adapters/*.py") if is_adapter(file))
             sys.exit(f"error: there is no adapter {name}; there are {', '.join(known)}, or give the path of yours")
         return importlib.import_module(f"conformance.adapters.{name}")
     if not path.is_file():
@@ -50,9 +50,18 @@ def load(name):
     return module
 
 
-def hasattr_update(file):
+def is_adapter(file):
     """Whether a file of the folder is an adapter."""
     return "\ndef update(" in file.read_text()
+
+
+def as_json(row):
+    """A row as a dict, with errors of two digits."""
+    saved = dataclasses.asdict(row)
+    for name in ("error", "nearest_error"):
+        if saved[name] is not None:
+            saved[name] = float(f"{saved[name]:.1e}")
+    return saved
 
 
 def report(rows):
@@ -89,7 +98,7 @@ def main():
     print(name, version)
     report(rows)
     if args.json:
-        about = {"name": name, "version": version, "rows": [dataclasses.asdict(row) for row in rows]}
+        about = {"name": name, "version": version, "rows": [as_json(row) for row in rows]}
         args.json.write_text(json.dumps(about, indent=1) + "\n")
 
 

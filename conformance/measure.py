@@ -13,9 +13,9 @@ TOLERANCE = 2e-5  # relative to the largest number of an answer: what float32 le
 APART = 100  # an explanation counts where each other one is this many tolerances away
 
 LOSS = Settings()  # no gradient is clipped
-STEP = Settings(learning_rate=0.3, max_grad_norm=1e-4, vf_coef=0.05, update_epochs=6)  # each is, to a size at which epsilons differ
+STEP = Settings(learning_rate=0.3, max_grad_norm=1e-4, vf_coef=0.05, update_epochs=10)  # each is, to a size at which epsilons differ
 WHOLE = Settings(num_minibatches=1, update_epochs=1)
-UNEVEN = Settings(num_minibatches=5, update_epochs=1)
+UNEVEN = Settings(num_minibatches=9, update_epochs=1)
 UPDATES = 8  # of a run whose schedules are asked for
 
 YES, NO, OTHER, UNKNOWN = "yes", "no", "other", "not measured"
@@ -482,7 +482,9 @@ def measure_minibatches(adapter, answer, world):
         return rows + unknown([MINIBATCHES["uneven"]], str(error))
     if sum(sizes) < world.rewards.size:
         found = "the rest is left out"
-    elif len(set(sizes)) > 1:
+    elif sizes[-1] > sizes[0]:
+        found = "the last minibatch is larger"
+    elif sizes[-1] < sizes[0]:
         found = "the last minibatch is smaller"
     else:
         found = "the last minibatch is filled up"
@@ -561,7 +563,7 @@ def step_rows(found):
 
     return [
         found.row(*STEPS["clip"], "gradient clip", expected=("all parameters",)),
-        found.row(*STEPS["epsilon"], "epsilon", words=lambda choice: f"{choice['epsilon']:g}", expected=(1e-5,)),
+        found.row(*STEPS["epsilon"], "epsilon", words=lambda choice: f"{choice['epsilon']:.0e}".replace("e-0", "e-"), expected=(1e-5,)),
         found.row(*STEPS["place"], "place", expected=("before the bias correction",)),
         found.row(*STEPS["rest"], "betas", "decay", "correction", words=rest, expected=((0.9, 0.999), 0.0, True)),
     ]

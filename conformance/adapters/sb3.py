@@ -72,8 +72,8 @@ def make_model(world, settings, algorithm=PPO, policy="MlpPolicy", **options):
     )  # fmt: skip
 
 
-def learn(world, settings, **options):
-    """The trained model, its environments and the recorder of its tables, after one rollout and update."""
+def learn(world, settings, learning=None, **options):
+    """The trained model and the recorder of its tables, after one rollout and update; `learning` is for learn()."""
     model = make_model(world, settings, **options)
     policy = model.policy
     with Recorder(world) as recorder:
@@ -83,7 +83,7 @@ def learn(world, settings, **options):
         policy.optimizer = policy.optimizer_class(
             policy.parameters(), lr=settings.learning_rate, **policy.optimizer_kwargs
         )
-        model.learn(world.rewards.size)
+        model.learn(world.rewards.size, **(learning or {}))
     return model, recorder
 
 
@@ -102,13 +102,13 @@ def advantages(world, settings):
     return {"advantages": answer.advantages, "returns": answer.returns}
 
 
-def initial_weights(seed, kind):
+def initial_weights(seed, kind, algorithm=PPO):
     world = make_world(kind)
 
     class Vector(gym.Env):
         observation_space, action_space = spaces.Box(-1, 1, (6,)), globals()["action_space"](kind)
 
-    model = PPO("MlpPolicy", DummyVecEnv([Vector]), seed=seed, device="cpu")
+    model = algorithm("MlpPolicy", DummyVecEnv([Vector]), seed=seed, device="cpu")
     policy, parts = model.policy, model.policy.mlp_extractor
     found = {
         "policy": layers(parts.policy_net, policy.action_net),
@@ -119,9 +119,9 @@ def initial_weights(seed, kind):
     return found
 
 
-def schedules(updates):
+def schedules(updates, algorithm=PPO):
     world = make_world()
-    model = PPO("MlpPolicy", Environments(world), n_steps=world.num_steps, batch_size=48, device="cpu")
+    model = algorithm("MlpPolicy", Environments(world), n_steps=world.num_steps, batch_size=48, device="cpu")
     remaining = [1 - update / updates for update in range(updates)]
     return {
         "learning_rate": [model.lr_schedule(each) for each in remaining],

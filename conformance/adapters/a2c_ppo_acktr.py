@@ -1,0 +1,129 @@
+"""pytorch-a2c-ppo-acktr-gail, whose package a2c_ppo_acktr must be importable: PYTHONPATH=path/to/its/checkout."""
+
+import importlib
+import sys
+from types import SimpleNamespace
+
+import gym.spaces
+import numpy as np
+import torch
+from torch import nn
+
+from conformance.adapters.torch_tables import Recorder, layers
+from conformance.problems import Player, Refused, Update, make_world
+
+# Its environments need libraries of 2021, and are not used here.
+sys.modules["a2c_ppo_acktr.envs"] = SimpleNamespace(VecNormalize=None)
+sys.modules.setdefault("h5py", SimpleNamespace())
+PPO = importlib.import_module("a2c_ppo_acktr.algo.ppo").PPO
+Policy = importlib.import_module("a2c_ppo_acktr.model").Policy
+RolloutStorage = importlib.import_module("a2c_ppo_acktr.storage").RolloutStorage
+get_args = importlib.import_module("a2c_ppo_acktr.arguments").get_args
+
+NAME, VERSION = "pytorch-a2c-ppo-acktr-gail", ""
+KINDS = "discrete", "continuous"
+
+
+def action_space(kind):
+    world = make_world(kind)
+    return gym.spaces.Discrete(world.outputs) if kind == "discrete" else gym.spaces.Box(-1.0, 1.0, (world.outputs,))
+
+
+def defaults():
+    """The options of its command line as they are without any."""
+    kept, sys.argv = sys.argv, ["main.py", "--algo", "ppo", "--no-cuda"]
+    try:
+        return get_args()
+    finally:
+        sys.argv = kept
+
+
+class Rows(nn.Module):
+    """In place of its base: the value from a table, and the observation as the features of the policy."""
+
+    is_recurrent, recurrent_hidden_state_size = False, 1
+
+    def __init__(self, recorder):
+        super().__init__()
+        self.value = recorder.value
+
+    def forward(self, inputs, states, masks):
+        return self.value(inputs), inputs, states
+
+
+def play(world, settings):
+    """(player, recorder, rollouts) after the rollout and update that its main.py makes."""
+    player, args = Player(world), defaults()
+    torch.manual_seed(1)
+    with Recorder(world) as recorder:
+        policy = Policy((1,), action_space(world.kind))
+        policy.base = Rows(recorder)
+        if world.kind == "discrete":
+            policy.dist.linear = recorder.policy
+        else:
+            policy.dist.fc_mean = recorder.policy
+            policy.dist.logstd._bias = nn.Parameter(recorder.logstd.detach()[:, None])
+            policy.dist.logstd._bias.register_hook(lambda gradient: recorder.add("logstd", gradient))
+            recorder.logstd = policy.dist.logstd._bias
+        agent = PPO(
+            policy, settings.clip_coef, settings.update_epochs, settings.num_minibatches, settings.vf_coef,
+            settings.ent_coef, lr=settings.learning_rate, eps=args.eps, max_grad_norm=settings.max_grad_norm,
+        )  # fmt: skip
+        rollouts = RolloutStorage(world.num_steps, world.num_envs, (1,), action_space(world.kind), 1)
+        rollouts.obs[0] = torch.as_tensor(player.reset()).float()[:, None]
+        for t in range(world.num_steps):
+            with torch.no_grad():
+                value, action, log_prob, states = policy.act(
+                    rollouts.obs[t], rollouts.recurrent_hidden_states[t], rollouts.masks[t]
+                )
+            chosen = action.numpy()[:, 0] if world.kind == "discrete" else action.numpy()
+            rows, rewards, terminated, truncated, _ = player.step(chosen)
+            obs = torch.as_tensor(rows).float()[:, None]
+            masks = torch.as_tensor(~(terminated | truncated)).float()[:, None]
+            bad = torch.as_tensor(~(truncated & ~terminated)).float()[:, None]
+            rollouts.insert(obs, states, action, log_prob, value, torch.as_tensor(rewards)[:, None], masks, bad)
+        with torch.no_grad():
+            last = policy.get_value(rollouts.obs[-1], rollouts.recurrent_hidden_states[-1], rollouts.masks[-1])
+        rollouts.compute_returns(
+            last.detach(), True, settings.gamma, settings.gae_lambda, args.use_proper_time_limits
+        )
+        returns = rollouts.returns[:-1, :, 0].numpy().copy()
+        values = rollouts.value_preds[:-1, :, 0].numpy().copy()
+        agent.update(rollouts)
+    return player, recorder, returns - values, returns
+
+
+def update(world, settings):
+    if world.kind not in KINDS:
+        return None
+    try:
+        player, recorder, found, returns = play(world, settings)
+    except AssertionError as error:
+        raise Refused(str(error)) from None
+    return Update(np.array(player.actions).reshape(world.actions.shape), recorder.steps, found, returns)
+
+
+def advantages(world, settings):
+    *_, returns = play(world, settings)
+    return {"returns": returns}
+
+
+def initial_weights(seed, kind):
+    if kind not in KINDS:
+        return None
+    torch.manual_seed(seed)
+    policy = Policy((6,), action_space(kind))
+    head = policy.dist.linear if kind == "discrete" else policy.dist.fc_mean
+    found = {
+        "policy": layers(policy.base.actor, head), "value": layers(policy.base.critic, policy.base.critic_linear),
+    }  # fmt: skip
+    if kind == "continuous":
+        found["logstd"] = policy.dist.logstd._bias.detach().numpy().reshape(-1)
+    return found
+
+
+def schedules(updates):
+    """Its options as they are by default."""
+    args = defaults()
+    assert not args.use_linear_lr_decay
+    return {"learning_rate": [args.lr] * updates, "clip_range": [args.clip_param] * updates}

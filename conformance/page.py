@@ -1,0 +1,240 @@
+"""Writes docs/conformance.md from the rows in conformance/results."""
+
+import json
+import re
+from pathlib import Path
+
+from conformance.measure import NO, OTHER, UNKNOWN, YES
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "conformance/results"
+
+# The columns: what heads them, and the files that have their rows; of several, the first that has measured a row counts
+COLUMNS = {
+    "ours": ("ppo", "ppo_continuous_action", "ppo_multidiscrete"),
+    "ppo2": ("ppo2",),
+    "the post's": ("ppo-implementation-details",),
+    "CleanRL": ("cleanrl",),
+    "LeanRL": ("leanrl",),
+    "SB3": ("sb3",),
+    "contrib": ("sb3_contrib",),
+    "SBX": ("sbx",),
+    "ikostrikov": ("a2c_ppo_acktr",),
+    "tianshou": ("tianshou",),
+    "skrl": ("skrl",),
+    "rsl_rl": ("rsl_rl",),
+    "rl_games": ("rl_games",),
+    "TorchRL": ("torchrl",),
+    "RLlib": ("rllib",),
+    "Brax": ("brax",),
+    "PureJaxRL": ("purejaxrl",),
+}
+
+# Short words for cells
+SHORT = {
+    "after it": "after",
+    "bootstrapped from the final observation": "V(final)",
+    "bootstrapped from V(s_T)": "V(s_T)",
+    "bootstrapped from the next reset's observation": "V(reset)",
+    "its step has no delta": "left out",
+    "leaks over time limits": "leaks",
+    "next return": "next return",
+    "over the whole rollout": "rollout",
+    "not normalized": "none",
+    "not clipped": "none",
+    "the clipped loss alone": "clipped alone",
+    "vf_coef times 1": "x 1",
+    "vf_coef times 1/4": "x 1/4",
+    "vf_coef times 2": "x 2",
+    "each network": "each network",
+    "the last minibatch is smaller": "smaller last",
+    "the last minibatch is larger": "larger last",
+    "the rest is left out": "left out",
+    "shuffled once": "once",
+    "the same minibatches in each epoch": "once",
+    "adaptive, by the KL divergence": "by KL",
+    "mean of ratio - 1 - log ratio": "k3",
+    "mean of -log ratio": "k1",
+    "mean square of the log ratio": "2 x k2",
+    "exact, old to new": "exact",
+    "exact, new to old": "exact, reverse",
+    "uniform to 1/sqrt(inputs), torch's default": "torch's",
+    "LeCun's normal": "LeCun",
+    "orthogonal, gain 1.41": "gain 1.41",
+    "one network": "shared",
+    "two networks": "separate",
+    "the deviation itself is the parameter": "deviation",
+    "clipped to [-1, 1], scaled to the bounds": "scaled",
+    "for each, with last observations": "each alone, final too",
+    "by that of each environment, an end drops what came before it": "each alone, ends early",
+    "by that of each environment": "each alone",
+}
+
+# What follows for who moves from one to another: columns, titles of the rows that it rests on, and the sentence
+MOVES = [
+    (
+        "SB3", "CleanRL", ["a time limit counts as an end", "the value's factor is vf_coef / 2"],
+        "From Stable-Baselines3 to CleanRL, `vf_coef` must be doubled for the same value loss, the value is clipped, "
+        "and a time limit ends an episode without a bootstrap, so that a task with time limits has other returns.",
+    ),
+    (
+        "rsl_rl", "skrl", ["a time limit counts as an end", "the gradient is clipped by the norm of all parameters"],
+        "From rsl_rl to skrl, policy and value share one bound of the gradient instead of having one each, the value "
+        "loss is that of the clipped value alone, and at time limits, unless `time_limit_bootstrap` is set, advantages "
+        "run on into the next episode.",
+    ),
+    (
+        "CleanRL", "ours", ["it is added before the bias correction", "by the population's standard deviation (N)"],
+        "From CleanRL to this project, the first some hundred steps of Adam are smaller, because epsilon is added "
+        "before the bias correction, and all environments share the statistics of observations and rewards.",
+    ),
+]  # fmt: skip
+
+
+def load(names):
+    """{(detail, title): row} of the files of a column, and what they say of themselves; None if there is no file."""
+    found, about = {}, None
+    for name in names:
+        file = RESULTS / f"{name}.json"
+        if not file.is_file():
+            continue
+        saved = json.loads(file.read_text())
+        about = about or (saved["name"], saved["version"])
+        for row in saved["rows"]:
+            key = row["detail"], row["title"]
+            if key not in found or found[key]["result"] == UNKNOWN:
+                found[key] = row
+    return None if about is None else (about, found)
+
+
+def cell(row):
+    """The word for a row in the table."""
+    if row is None or row["result"] == UNKNOWN:
+        return ""
+    if row["result"] in (YES, OTHER):
+        return row["result"]
+    found = re.sub(r" \[\d+,.*", "", row["found"])  # without the sizes of minibatches
+    return SHORT.get(found, found)
+
+
+def anchor(detail):
+    return f"[{detail}](details.md#{detail.replace(' ', '-')})"
+
+
+def table(columns):
+    """The lines of the table of rows by columns."""
+    order = []
+    for _, (_, rows) in columns.items():
+        order += [key for key in rows if key not in order]
+    groups = "core", "continuous", "multidiscrete", "aux"
+    order.sort(key=lambda key: (groups.index(key[0].split()[0]), int(key[0].split()[1])))
+    lines = [f"| detail | {' | '.join(columns)} |", "|---|" + "---|" * len(columns)]
+    for detail, title in order:
+        if title.startswith("policy and value: two heads"):
+            continue
+        cells = [cell(rows.get((detail, title))) for _, rows in columns.values()]
+        lines.append(f"| {anchor(detail)}: {title} | {' | '.join(cells)} |")
+    return lines
+
+
+def differing():
+    """{detail: names of the columns that differ in it}, for docs/details.md."""
+    found = {}
+    for column, names in COLUMNS.items():
+        loaded = load(names)
+        if loaded is None or column in ("ours", "ppo2"):
+            continue
+        for (detail, _), row in loaded[1].items():
+            if row["result"] in (NO, OTHER) and column not in found.setdefault(detail, []):
+                found[detail].append(column)
+    return found
+
+
+def check_moves(columns):
+    """ValueError where two columns do not differ in what a sentence of MOVES rests on."""
+    for one, other, titles, _ in MOVES:
+        for title in titles:
+            cells = [
+                next(cell(row) for key, row in columns[name][1].items() if key[1] == title) for name in (one, other)
+            ]
+            if cells[0] == cells[1]:
+                raise ValueError(f"{one} and {other} have both {cells[0]!r} in {title!r}")
+
+
+def text():
+    """The page."""
+    columns = {}
+    for column, names in COLUMNS.items():
+        loaded = load(names)
+        if loaded is not None:
+            columns[column] = loaded
+    check_moves(columns)
+    lines = [HEAD.strip(), ""]
+    lines += table(columns)
+    lines += ["", WORDS.strip(), ""]
+    lines += ["| column | implementation | version | rows measured |", "|---|---|---|---|"]
+    for column, ((name, version), rows) in columns.items():
+        name = "`ppo.py`, `ppo_continuous_action.py`, `ppo_multidiscrete.py`" if column == "ours" else name
+        measured = sum(row["result"] != UNKNOWN for row in rows.values())
+        lines.append(f"| {column} | {name} | {version} | {measured} |")
+    lines += ["", "## Moving from one to another", ""]
+    lines += [f"- {sentence}" for *_, sentence in MOVES]
+    lines += ["", OWN.strip()]
+    return "\n".join(lines) + "\n"
+
+
+HEAD = """
+# Which PPO is that?
+
+*For those who use another PPO, compare scores of two, or wrote one.*
+
+`python -m conformance` measures which of the [details](details.md) an implementation has, by running it. It hands the
+implementation a rollout whose policy and values are tables instead of networks, takes the gradient and the weights of
+each step of the update, and looks among all combinations of the known alternatives for the one that gives these
+numbers. A word in this table means that one combination reproduces all numbers to 2e-5 of their size, and that no
+combination with another word comes within 2e-3; the errors are in `conformance/results`.
+
+Settings are the same for all (clip range, coefficients, discount, norm); switches are at each library's default.
+"""
+
+WORDS = """
+A cell is empty where it was not measured: the library leaves it to its user (models, in TorchRL the loop), or has no
+such actions. "V(final)": a time limit is bootstrapped from the value of the final observation; "V(s_T)": of the
+observation before it; "V(reset)": of the next episode's first. "once": one permutation serves all epochs. "x 1": the
+mean squared error times `vf_coef`. "k1": the mean of -log ratio; "k3": of ratio - 1 - log ratio. "none" for the clipped
+value means that the library clips it only if asked to. Normalization is that which the library offers, whether PPO uses
+it by default or not. "each alone": every environment has its own statistics; "final too": they include the last
+observations of episodes; "ends early": an end removes the reward sums before its step, not behind it.
+"""
+
+OWN = """
+## Check your own
+
+Copy [conformance/adapter.py](../conformance/adapter.py), let its functions call your code, and run
+
+```
+python -m conformance path/to/my_adapter.py
+```
+
+Each function may be left out. For an implementation in torch,
+[torch_tables.py](../conformance/adapters/torch_tables.py) records the steps. An edited copy of a script of this project
+needs no adapter, nor does a folder of scripts in CleanRL's style:
+
+```
+python -m conformance my_ppo.py
+python -m conformance path/to/cleanrl/cleanrl
+```
+
+The adapters of the libraries run in an environment that has the library, numpy and nothing of this project but its
+checkout:
+
+```
+python -m conformance sb3 --json conformance/results/sb3.json
+python -m conformance --page
+```
+"""
+
+
+def write():
+    """Writes the page."""
+    (ROOT / "docs/conformance.md").write_text(text())
