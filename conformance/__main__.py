@@ -1,11 +1,11 @@
 """Measures which details a PPO has, by running it.
 
-    python -m conformance sb3                    an adapter of conformance/adapters, in that library's environment
-    python -m conformance path/to/my_adapter.py  an adapter of your own: conformance/adapter.py is the template
-    python -m conformance my_ppo.py              an edited copy of one of this project's scripts
-    python -m conformance path/to/cleanrl/cleanrl  a folder of scripts in CleanRL's style
-    python -m conformance sb3 --json FILE        also writes the rows with their errors
-    python -m conformance --page                 writes docs/conformance.md from conformance/results
+python -m conformance sb3                    an adapter of conformance/adapters, in that library's environment
+python -m conformance path/to/my_adapter.py  an adapter of your own: conformance/adapter.py is the template
+python -m conformance my_ppo.py              an edited copy of one of this project's scripts
+python -m conformance path/to/cleanrl        a folder of scripts in CleanRL's style
+python -m conformance sb3 --json FILE        also writes the rows with their errors
+python -m conformance --page                 writes docs/conformance.md from conformance/results
 """
 
 import argparse

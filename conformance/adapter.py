@@ -13,7 +13,7 @@ from pathlib import Path
 from conformance.adapters import ours
 
 NAME, VERSION = "ppo_continuous_action.py", "of this checkout"
-KINDS = ("continuous",)  # those that it answers for, of "discrete", "multidiscrete" and "continuous"; the main one first
+KINDS = ("continuous",)  # of "discrete", "multidiscrete" and "continuous", those that it answers for
 SHARED = False  # whether its own choice is one network with two heads
 
 SCRIPT = ours.load(Path(__file__).parents[1] / "ppo_continuous_action.py")

@@ -13,7 +13,8 @@ TOLERANCE = 2e-5  # relative to the largest number of an answer: what float32 le
 APART = 100  # an explanation counts where each other one is this many tolerances away
 
 LOSS = Settings()  # no gradient is clipped
-STEP = Settings(learning_rate=0.3, max_grad_norm=1e-4, vf_coef=0.05, update_epochs=10)  # each is, to a size at which epsilons differ
+# Each gradient is clipped, to a size at which epsilons differ.
+STEP = Settings(learning_rate=0.3, max_grad_norm=1e-4, vf_coef=1e-4, update_epochs=10)
 WHOLE = Settings(num_minibatches=1, update_epochs=1)
 UNEVEN = Settings(num_minibatches=9, update_epochs=1)
 UPDATES = 8  # of a run whose schedules are asked for
@@ -157,7 +158,8 @@ def check_update(answer, world):
     if world.kind == "continuous" and answer.steps and "logstd" in answer.steps[0].before:
         shapes["logstd"] = world.logstd.shape
     if np.shape(answer.actions) != world.actions.shape:
-        raise BadAnswer(f"update: actions have the shape {list(np.shape(answer.actions))}, not {list(world.actions.shape)}")
+        shapes = list(np.shape(answer.actions)), list(world.actions.shape)
+        raise BadAnswer("update: actions have the shape {}, not {}".format(*shapes))
     if not answer.steps:
         raise BadAnswer("update took no step")
     steps = []
@@ -228,42 +230,44 @@ WEIGHTS = {
 
 
 def describe_weights(weight):
-    """(words, gain or None, error): how a matrix [out, in] was drawn, and the error of its orthogonality."""
+    """(all words that fit, gain or None, error): how a matrix [out, in] was drawn; its error from an orthogonal one."""
     out, inputs = weight.shape
     gram = weight @ weight.T if out <= inputs else weight.T @ weight
     gain = math.sqrt(np.trace(gram) / len(gram))
-    error = float(np.abs(gram - gain**2 * np.eye(len(gram))).max() / gain**2) if gain > 0 else math.inf
     if gain == 0:
-        return "zero", None, 0.0
-    # One row is orthogonal to no other: only its length can tell, and no bound of a uniform distribution fits it.
-    lengths = (0.01, 0.1, 1.0, SQRT2)
-    if error < 1e-4 and (len(gram) > 1 or any(abs(gain / each - 1) < 1e-4 for each in lengths)):
-        return f"orthogonal, gain {gain:.3g}", gain, error
+        return ["zero"], None, 1.0
+    error = float(np.abs(gram - gain**2 * np.eye(len(gram))).max() / gain**2)
+    # A single row is orthogonal to no other: only its length can tell.
+    usual = any(abs(gain / each - 1) < 1e-4 for each in (0.01, 0.1, 1.0, SQRT2))
+    if error < 1e-4 and (len(gram) > 1 or usual):
+        return [f"orthogonal, gain {gain:.3g}"], gain, error
     deviation, largest = float(weight.std()), float(np.abs(weight).max())
     bounds = {
-        "uniform to 1/sqrt(inputs), torch's default": 1 / math.sqrt(inputs),
-        "Glorot's uniform": math.sqrt(6 / (inputs + out)),
+        "torch's default, uniform to 1/sqrt(inputs)": 1 / math.sqrt(inputs),
         "LeCun's uniform": math.sqrt(3 / inputs),
+        "Glorot's uniform": math.sqrt(6 / (inputs + out)),
         "He's uniform": math.sqrt(6 / inputs),
     }
+    deviations = {"LeCun's normal": 1 / math.sqrt(inputs), "Glorot's normal": math.sqrt(2 / (inputs + out))}
+    found = []
     for name, bound in bounds.items():
         if 0.93 * bound < largest <= bound * (1 + 1e-6) and abs(deviation * math.sqrt(3) / bound - 1) < 0.12:
-            return name, None, error
-    deviations = {"LeCun's normal": 1 / math.sqrt(inputs), "Glorot's normal": math.sqrt(2 / (inputs + out))}
+            found.append(name)
     for name, expected in deviations.items():
-        if abs(deviation / expected - 1) < 0.08 and largest > 1.7 * deviation * 1.05:
-            return f"{name}", None, error
-    return f"other, with a standard deviation of {deviation:.2g}", None, error
+        if abs(deviation / expected - 1) < 0.08 and largest > 1.8 * deviation:
+            found.append(name)
+    return found or [f"other, with a standard deviation of {deviation:.2g}"], None, error
 
 
 def layer_row(detail, title, matrices, expected):
     """The row of weight matrices that should be orthogonal with the gain `expected`."""
     described = [describe_weights(weight) for weight in matrices]
-    words = sorted({each[0] for each in described})
+    common = [words for words in described[0][0] if all(words in each[0] for each in described)]
+    words = common[0] if common else "; ".join(sorted({each[0][0] for each in described}))
     gains = [each[1] for each in described]
     errors = [each[2] if each[1] is None else max(each[2], abs(each[1] / expected - 1)) for each in described]
     right = all(gain is not None and abs(gain / expected - 1) < 1e-4 for gain in gains)
-    return Row(detail, title, YES if right else NO, "; ".join(words), max(errors))
+    return Row(detail, title, YES if right else NO, words, max(errors))
 
 
 def check_layers(layers, what):
@@ -546,9 +550,9 @@ def explain_steps(world, settings, answer, losses):
 
     # torch adds 1e-6 to the norm, which shows where a gradient is small: a variant, and no detail of its own.
     combinations = reference.choices(reference.CLIP | reference.ADAM)
-    variants = [
-        Explanation(answers, combinations, lambda choice, n=added: predict(choice, n), rounding) for added in (0.0, 1e-6)
-    ]
+    variants = []
+    for added in (0.0, 1e-6):
+        variants.append(Explanation(answers, combinations, lambda choice, n=added: predict(choice, n), rounding))
     return min(variants, key=lambda each: each.error)
 
 
@@ -561,9 +565,12 @@ def step_rows(found):
             text += f", weight decay {choice['decay']:g}"
         return text if choice["correction"] else text + ", no bias correction"
 
+    def epsilon(choice):
+        return f"{choice['epsilon']:.0e}".replace("e-0", "e-")
+
     return [
         found.row(*STEPS["clip"], "gradient clip", expected=("all parameters",)),
-        found.row(*STEPS["epsilon"], "epsilon", words=lambda choice: f"{choice['epsilon']:.0e}".replace("e-0", "e-"), expected=(1e-5,)),
+        found.row(*STEPS["epsilon"], "epsilon", words=epsilon, expected=(1e-5,)),
         found.row(*STEPS["place"], "place", expected=("before the bias correction",)),
         found.row(*STEPS["rest"], "betas", "decay", "correction", words=rest, expected=((0.9, 0.999), 0.0, True)),
     ]
@@ -748,7 +755,8 @@ def measure_actions(adapter):
         "clipped to [-1, 1], scaled to the bounds": middle + half * np.clip(SAMPLES, -1, 1),
         "scaled to the bounds": middle + half * SAMPLES,
     }
-    found = Explanation([given], [{"action": name} for name in known], lambda choice: [{"actions": known[choice["action"]]}])
+    choices = [{"action": name} for name in known]
+    found = Explanation([given], choices, lambda choice: [{"actions": known[choice["action"]]}])
     return [found.row(detail, title, "action", expected=("clipped to the bounds",))]
 
 
@@ -826,7 +834,8 @@ def measure_normalization(adapter):
     stream = make_stream()
     answer = adapter.ask("normalize", stream)
     if answer is None:
-        return unknown([CONTINUOUS[name] for name in ("obs", "obs clip", "reward", "reward clip")], adapter.errors["normalize"])
+        names = "obs", "obs clip", "reward", "reward clip"
+        return unknown([CONTINUOUS[name] for name in names], adapter.errors["normalize"])
     stream = answer.get("problem", stream)
     rewards = stream.rewards.astype(float)
     known = {
@@ -937,10 +946,11 @@ def measure_trace(adapter, losses, steps):
     rows = [Row(*MINIBATCHES["order"], YES if order == "shuffled anew" else NO, order, 0.0)]
     known = dataclasses.replace(answer, steps=[step for step in answer.steps if step.weights is not None])
     fixed = {name: (value,) for name, value in losses[0].best.items() if name not in ("scope", "std")}
-    changes = [{name: after[name] - before[name] for name in before} for before, after in (s.weights for s in known.steps)]
-    rounding = [
-        {name: np.spacing(np.abs(np.float32(array))) for name, array in step.weights[0].items()} for step in known.steps
-    ]
+    changes, rounding = [], []
+    for step in known.steps:
+        before, after = step.weights
+        changes.append({name: after[name] - before[name] for name in before})
+        rounding.append({name: np.spacing(np.abs(np.float32(array))) for name, array in before.items()})
 
     def predict(choice):
         raw = predict_gradients(world, settings, known, choice, losses[1].best)

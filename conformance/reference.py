@@ -56,7 +56,11 @@ def redundant(choice):
         (choice.get("scope") == "not normalized" and choice["std"] != "N")
         or (choice.get("limit") == "left out" and choice["cut"] != "cut")
         or (choice.get("lambda") == "1" and (choice["form"], choice["returns"]) != ADVANTAGES_FIRST)
-        or (choice.get("lambda") == "0" and choice["cut"] != "cut" and (choice["form"], choice["returns"]) == ADVANTAGES_FIRST)
+        or (
+            choice.get("lambda") == "0"
+            and choice["cut"] != "cut"
+            and (choice["form"], choice["returns"]) == ADVANTAGES_FIRST
+        )
         or (choice.get("correction") is False and choice["place"] != ADAM["place"][0])
     )
 

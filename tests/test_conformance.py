@@ -137,7 +137,7 @@ def test_a_lie_in_one_number_is_caught(part):
         answer = template.update(world, settings)
         table = getattr(answer.steps[1], part)["value"]
         row = answer.steps[1].rows[3]
-        table[row] += 0.01 * np.abs(getattr(answer.steps[1], "gradient")["value"]).max() + 1e-3
+        table[row] += 0.01 * np.abs(answer.steps[1].gradient["value"]).max() + 1e-3
         return answer
 
     rows = results(changed(update=update))
@@ -205,7 +205,11 @@ def test_a_bad_update_is_one_line(update, words):
     [
         ("advantages", {"advantages": np.zeros((3, 3))}, '"advantages" has the shape [3, 3], and not [24, 4]'),
         ("advantages", {}, 'neither "advantages" nor "returns"'),
-        ("initial_weights", {"policy": [(np.zeros((2, 2)), np.zeros(3))], "value": []}, "has the shapes (2, 2) and (3,)"),
+        (
+            "initial_weights",
+            {"policy": [(np.zeros((2, 2)), np.zeros(3))], "value": []},
+            "has the shapes (2, 2) and (3,)",
+        ),
         ("initial_weights", {"policy": []}, "not as the template says"),
         ("schedules", {"learning_rate": [1.0]}, "learning_rate must be 8 numbers above 0"),
     ],

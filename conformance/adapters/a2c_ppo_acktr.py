@@ -84,9 +84,7 @@ def play(world, settings):
             rollouts.insert(obs, states, action, log_prob, value, torch.as_tensor(rewards)[:, None], masks, bad)
         with torch.no_grad():
             last = policy.get_value(rollouts.obs[-1], rollouts.recurrent_hidden_states[-1], rollouts.masks[-1])
-        rollouts.compute_returns(
-            last.detach(), True, settings.gamma, settings.gae_lambda, args.use_proper_time_limits
-        )
+        rollouts.compute_returns(last.detach(), True, settings.gamma, settings.gae_lambda, args.use_proper_time_limits)
         returns = rollouts.returns[:-1, :, 0].numpy().copy()
         values = rollouts.value_preds[:-1, :, 0].numpy().copy()
         agent.update(rollouts)

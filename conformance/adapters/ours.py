@@ -108,7 +108,9 @@ class Script:
         self.KINDS = (self.kind,)
         self.images = {"nature_cnn": (84, 84, 1), "impala_cnn": (3, 64, 64)}
         self.images = next((shape for name, shape in self.images.items() if hasattr(module, name)), None)
-        self.SHARED = self.images is not None or self.kind == "multidiscrete" or module.__name__.startswith("ppo_shared")
+        self.SHARED = (
+            self.images is not None or self.kind == "multidiscrete" or module.__name__.startswith("ppo_shared")
+        )
 
     def agent(self, kind):
         """The script's own agent for a kind of actions."""

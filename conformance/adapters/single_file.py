@@ -81,7 +81,9 @@ class Scripts:
     def __init__(self, folder):
         self.folder, self.NAME, self.VERSION = folder, folder.resolve().name, ""
         files = {kind: folder / name for kind, name in FILES.items()}
-        self.KINDS = tuple(kind for kind, file in files.items() if file.is_file() and "gym_microrts" not in file.read_text())
+        self.KINDS = tuple(
+            kind for kind, file in files.items() if file.is_file() and "gym_microrts" not in file.read_text()
+        )
         self.SHARED = False
 
     def definitions(self, kind):

@@ -69,12 +69,8 @@ def fill(world):
         rows, rewards, terminated, truncated, finals = player.step(world.actions[t])
         ended = terminated | truncated
         following = np.where(ended[:, None], show(finals), show(rows))
-        buffer.add(
-            Batch(
-                obs=obs, act=world.actions[t], rew=rewards, terminated=terminated, truncated=truncated,
-                obs_next=following, info=Batch(),
-            )  # fmt: skip
-        )
+        step = {"obs": obs, "act": world.actions[t], "rew": rewards, "obs_next": following, "info": Batch()}
+        buffer.add(Batch(step | {"terminated": terminated, "truncated": truncated}))
         obs = show(rows)
     return buffer
 
