@@ -447,8 +447,10 @@ MINIBATCHES = {
 }
 
 
-def describe_order(steps, size):
-    """Words for the rows of the minibatches of an update."""
+def describe_order(steps, shape):
+    """Words for the rows of the minibatches of an update of M steps of N environments; shape: (M, N)."""
+    size = shape[0] * shape[1]
+    by_environments = np.arange(size).reshape(shape).T.reshape(-1)
     rows = np.concatenate([step.rows for step in steps])
     if len(rows) % size:
         return f"{len(rows)} rows of {size} in {len(steps)} steps"
@@ -457,7 +459,7 @@ def describe_order(steps, size):
         return f"{len(epochs)} epoch, and not {LOSS.update_epochs}"
     if (np.sort(epochs) != np.arange(size)).any():
         return "not every step once"
-    if (epochs == np.arange(size)).all() or (epochs[0] == epochs).all() and (np.diff(epochs[0]) > 0).all():
+    if (epochs == np.arange(size)).all() or (epochs == by_environments).all():
         return "in order"
     same_sets = all(
         np.array_equal(np.sort(one.rows), np.sort(other.rows))
@@ -472,7 +474,7 @@ def describe_order(steps, size):
 
 def measure_minibatches(adapter, answer, world):
     """The rows of MINIBATCHES, of an update and one whose sizes do not divide."""
-    order = describe_order(answer.steps, world.rewards.size)
+    order = describe_order(answer.steps, world.rewards.shape)
     rows = [Row(*MINIBATCHES["order"], YES if order == "shuffled anew" else NO, order, 0.0)]
     detail, title = MINIBATCHES["uneven"]
     try:
@@ -942,7 +944,7 @@ def measure_trace(adapter, losses, steps):
     losses, steps: Explanations of other updates, which say how a gradient becomes a step."""
     answer = adapter.ask("trace")
     world, settings = answer.problem
-    order = describe_order(answer.steps, world.rewards.size)
+    order = describe_order(answer.steps, world.rewards.shape)
     rows = [Row(*MINIBATCHES["order"], YES if order == "shuffled anew" else NO, order, 0.0)]
     known = dataclasses.replace(answer, steps=[step for step in answer.steps if step.weights is not None])
     fixed = {name: (value,) for name, value in losses[0].best.items() if name not in ("scope", "std")}
