@@ -25,6 +25,11 @@ def load(name):
     """The adapter's module for a name or a path; exits with a line where there is none."""
     path = Path(name)
     if path.is_dir():
+        script = path / "ppo.py"
+        if script.is_file() and "def make_train(" in script.read_text():
+            from conformance.adapters import purejaxrl
+
+            return purejaxrl.Scripts(path)
         from conformance.adapters import single_file
 
         return single_file.Scripts(path)
