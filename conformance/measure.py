@@ -389,6 +389,7 @@ LOSSES = {
     "scope": ("core 7", "advantages are normalized within the minibatch"),
     "std": ("core 7", "by the population's standard deviation (N)"),
     "ratio": ("core 8", "the ratio is clipped"),
+    "penalty": ("core 8", "there is no penalty on the KL divergence"),
     "value clip": ("core 9", "the change of the value is clipped, the larger loss counts"),
     "error": ("core 10", "the value's error is squared"),
     "factor": ("core 10", "the value's factor is vf_coef / 2"),

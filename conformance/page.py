@@ -25,7 +25,6 @@ COLUMNS = {
     "rsl_rl": ("rsl_rl",),
     "rl_games": ("rl_games",),
     "TorchRL": ("torchrl",),
-    "RLlib": ("rllib",),
     "Brax": ("brax",),
     "PureJaxRL": ("purejaxrl",),
 }
@@ -200,12 +199,15 @@ Settings are the same for all (clip range, coefficients, discount, norm); switch
 """
 
 WORDS = """
-A cell is empty where it was not measured: the library leaves it to its user (models, in TorchRL the loop), or has no
-such actions. "V(final)": a time limit is bootstrapped from the value of the final observation; "V(s_T)": of the
+A cell is empty where it was not measured: the library leaves it to its user (models, in TorchRL the loop), has no such
+actions, or is run here without it (Brax's loop is one compiled function); rows in `conformance/results` say why.
+"V(final)": a time limit is bootstrapped from the value of the final observation; "V(s_T)": of the
 observation before it; "V(reset)": of the next episode's first. "once": one permutation serves all epochs. "x 1": the
 mean squared error times `vf_coef`. "k1": the mean of -log ratio; "k3": of ratio - 1 - log ratio. "none" for the clipped
-value means that the library clips it only if asked to. Normalization is that which the library offers, whether PPO uses
-it by default or not. "each alone": every environment has its own statistics; "final too": they include the last
+value means that the library clips it only if asked to. "rollout": over all its steps before they are divided into
+minibatches. "next return" (Brax): reward + discount x the next step's lambda-return - value, and its loss computes
+values and advantages anew for each minibatch. Normalization is that which the library offers, whether PPO uses it by
+default or not. "each alone": every environment has its own statistics; "final too": they include the last
 observations of episodes; "ends early": an end removes the reward sums before its step, not behind it.
 """
 

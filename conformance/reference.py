@@ -20,11 +20,12 @@ POLICY = {
     "std": ("N", "N - 1"),
     "ratio": ("clipped", "not clipped", "dual clip", "quadratic penalty", "log probability alone"),
     "entropy": ("bonus", "no bonus"),
+    "penalty": ("none", "0.2 times the KL divergence"),
     "components": ("sum", "mean"),
 }
 VALUE = {
     "value clip": ("the larger loss", "not clipped", "the clipped loss alone"),
-    "error": ("squared", "Huber"),
+    "error": ("squared", "Huber", "squared, at most 10"),
     "factor": ("1/2", "1", "1/4", "2"),
 }
 CLIP = {"gradient clip": ("all parameters", "each network", "none", "each number")}
@@ -211,10 +212,21 @@ def policy_gradient(batch, step, choice):
     of_log_prob, of_log_prob_by_std, of_entropy, of_entropy_by_std = slopes(world, outputs, logstd, actions)
     weight = settings.ent_coef if choice["entropy"] == "bonus" else 0.0
     by_outputs = share * (slope[:, None] * of_log_prob - weight * of_entropy) / len(rows)
+    penalized = choice["penalty"] != "none"
+    if penalized:
+        old = batch.old_policy[rows]
+        if world.kind == "continuous":
+            by_outputs += 0.2 * (outputs - old) / np.exp(2 * logstd) / len(rows)
+        else:
+            for part in parts(world):
+                by_outputs[:, part] += 0.2 * (softmax(outputs[:, part]) - softmax(old[:, part])) / len(rows)
     gradient = {"policy": np.zeros((world.num_rows, world.outputs))}
     np.add.at(gradient["policy"], rows, by_outputs)
     if world.kind == "continuous":
         by_std = share * (slope[:, None] * of_log_prob_by_std - weight * of_entropy_by_std) / len(rows)
+        if penalized:
+            ratio_of_variances = np.exp(2 * (batch.old_logstd - logstd))
+            by_std += 0.2 * (1 - ratio_of_variances - (outputs - old) ** 2 / np.exp(2 * logstd)) / len(rows)
         gradient["logstd"] = by_std.sum(0)
     return gradient
 
@@ -229,6 +241,8 @@ def value_gradient(batch, step, choice):
     def loss_and_slope(error):
         if choice["error"] == "squared":
             return error**2, 2 * error
+        if choice["error"] == "squared, at most 10":
+            return np.minimum(error**2, 10), np.where(error**2 > 10, 0.0, 2 * error)
         return np.where(np.abs(error) < 1, error**2, 2 * np.abs(error) - 1), 2 * np.clip(error, -1, 1)
 
     loss, slope = loss_and_slope(values - returns)
