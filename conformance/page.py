@@ -86,8 +86,8 @@ MOVES = [
     ),
     (
         "CleanRL", "ours", ["it is added before the bias correction", "by the population's standard deviation (N)"],
-        "From CleanRL to this project, the first some hundred steps of Adam are smaller, because epsilon is added "
-        "before the bias correction, and all environments share the statistics of observations and rewards.",
+        "From CleanRL to this project, the steps of Adam are smaller at first, because epsilon is added before the "
+        "bias correction, and all environments share the statistics of observations and rewards.",
     ),
 ]  # fmt: skip
 
@@ -201,14 +201,15 @@ Settings are the same for all (clip range, coefficients, discount, norm); switch
 WORDS = """
 A cell is empty where it was not measured: the library leaves it to its user (models, in TorchRL the loop), has no such
 actions, or is run here without it (Brax's loop is one compiled function); rows in `conformance/results` say why.
-"V(final)": a time limit is bootstrapped from the value of the final observation; "V(s_T)": of the
-observation before it; "V(reset)": of the next episode's first. "once": one permutation serves all epochs. "x 1": the
-mean squared error times `vf_coef`. "k1": the mean of -log ratio; "k3": of ratio - 1 - log ratio. "none" for the clipped
-value means that the library clips it only if asked to. "rollout": over all its steps before they are divided into
-minibatches. "next return" (Brax): reward + discount x the next step's lambda-return - value, and its loss computes
-values and advantages anew for each minibatch. Normalization is that which the library offers, whether PPO uses it by
-default or not. "each alone": every environment has its own statistics; "final too": they include the last
-observations of episodes; "ends early": an end removes the reward sums before its step, not behind it.
+"V(final)": a time limit is bootstrapped from the value of the final observation; "V(s_T)": of the observation before
+it; "V(reset)": of the next episode's first. "once": one permutation serves all epochs. "x 1": the mean squared error
+times `vf_coef`. "k1": the mean of -log ratio; "k3": of ratio - 1 - log ratio. "none" for the clipped value means that
+the library clips it only if asked to. "rollout": over all its steps before they are divided into minibatches. "next
+return" (Brax): reward + discount x the next step's lambda-return - value, and its loss computes values and advantages
+anew for each minibatch. Brax was run with its normal distribution; its default also squashes actions by tanh.
+Normalization is that which the library offers, whether PPO uses it by default or not. "each alone": every environment
+has its own statistics; "final too": they include the last observations of episodes; "ends early": an end removes the
+reward sums before its step, not behind it.
 """
 
 OWN = """
