@@ -1,7 +1,7 @@
 """conformance/: this project's scripts, ppo2's recordings, recipes by their names, wrong adapters, distinct answers."""
 
-import importlib
 import itertools
+import json
 import random
 import subprocess
 import sys
@@ -9,15 +9,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from toy_envs import ROOT
+from script_table import ROOT
 
 from conformance import adapter as template
 from conformance import measure, page, reference
 from conformance.adapters import ours, ppo2
 from conformance.problems import Settings, Step, Update, make_world
+from recipes import recipe as recipe_files
 
-tool = importlib.import_module("recipes.__main__")
-RECIPES = {recipe.file.stem: recipe for recipe in tool.recipes() if recipe.file.parent.name == "without"}
+RECIPES = {recipe.file.stem: recipe for recipe in recipe_files.recipes() if recipe.file.parent.name == "without"}
 
 # What a script does not share with ppo2's settings, or has in another form.
 PROCGEN = {"hidden layers: orthogonal weights, gain sqrt 2", "by default the learning rate falls linearly to 0"}
@@ -76,7 +76,7 @@ def make(tmp_path_factory):
     def load(*recipes):
         source = recipes[0].script.read_text()
         for recipe in recipes:
-            source = tool.apply(recipe, source)
+            source = recipe_files.apply(recipe, source)
         file = folder / ("with_" + "_and_".join(recipe.file.stem.replace("-", "_") for recipe in recipes) + ".py")
         file.write_text(source)
         return ours.load(file)
@@ -94,7 +94,7 @@ def fit_together(one, other):
     if one.script != other.script or detail(one.file.stem) == detail(other.file.stem):
         return False
     try:
-        return bool(tool.apply(other, tool.apply(one, one.script.read_text())))
+        return bool(recipe_files.apply(other, recipe_files.apply(one, one.script.read_text())))
     except ValueError:
         return False
 
@@ -356,7 +356,7 @@ def run(*words):
 def test_the_command_prints_rows_and_writes_json(tmp_path):
     done = run("ppo2", "--json", tmp_path / "rows.json")
     assert done.returncode == 0 and "core 8" in done.stdout and "measured" in done.stdout
-    saved = importlib.import_module("json").loads((tmp_path / "rows.json").read_text())
+    saved = json.loads((tmp_path / "rows.json").read_text())
     assert saved["name"] == ppo2.NAME
     for row, found in zip(measure.measure(ppo2), saved["rows"], strict=True):
         assert [row.detail, row.title, row.result] == [found["detail"], found["title"], found["result"]]
