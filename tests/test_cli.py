@@ -5,12 +5,13 @@ import re
 
 import gymnasium as gym
 import in_process
+import numpy as np
 import pytest
 import script_table
 import tyro
 from in_process import train
 from processes import finish, start
-from run_files import checkpoint
+from run_files import checkpoint, scalars
 from script_table import ATARI, CLASSIC_CONTROL, CONTINUOUS, PPO, ROOT, every_script, every_text, of_scripts
 
 
@@ -28,7 +29,7 @@ def test_sizes_that_do_not_fit(script, tmp_path):
     rollout = args.num_envs * args.num_steps
     for number in (3 if rollout % 3 else 7, rollout):  # a minibatch of one step has no deviation
         with pytest.raises(SystemExit, match="^error: .*minibatches"):
-            train(script, f"{script.quick} --num-steps {args.num_steps} --num-minibatches {number}", tmp_path)
+            train(script, f"--num-minibatches {number}", tmp_path)
     with pytest.raises(SystemExit, match=f"^error: no rollout of {rollout} steps fits from step 0 to"):
         train(script, f"--total-timesteps {rollout - 1}", tmp_path)
 
@@ -122,7 +123,7 @@ def test_defaults_are_the_papers(script):
 
 
 class Odd(gym.Env):
-    """An environment with any observations and actions, and an info that holds objects."""
+    """An environment with any observations and actions, and infos that hold anything, and no two the same keys."""
 
     def __init__(self, observations, actions):
         self.observation_space, self.action_space = observations, actions
@@ -134,7 +135,19 @@ class Odd(gym.Env):
     def step(self, action):
         assert self.action_space.contains(action)
         self.steps += 1
-        return self.observation_space.sample(), 1.0, self.steps == 7, False, {"list": [1, "2", None]}
+        info = {"list": [1, "2", None], "ragged": np.zeros(self.steps), "number": None if self.steps % 2 else 1.0}
+        info |= {"episode": "my own", "_episode": 3, "final_obs": {}, "final_info": [], "is_success": True}
+        return self.observation_space.sample(), 1.0, self.steps == 7, False, info
+
+
+class OwnSpace(gym.Space):
+    """A space as a user writes it, who knows nothing of is_np_flattenable."""
+
+    def sample(self, mask=None, probability=None):
+        return np.zeros(self.shape, self.dtype)
+
+    def __repr__(self):
+        return "OwnSpace"
 
 
 def train_on(script, observations, actions, folder):
@@ -147,7 +160,7 @@ FINE = {
     "dict": gym.spaces.Dict(a=BOX, b=gym.spaces.Discrete(3)), "tuple": gym.spaces.Tuple([BOX, BOX]),
     "matrix": gym.spaces.Box(-1, 1, (2, 2)), "scalar": gym.spaces.Box(-1, 1, ()), "discrete": gym.spaces.Discrete(3),
     "multidiscrete": gym.spaces.MultiDiscrete([3, 4]), "integers": gym.spaces.Box(-5, 5, (3,), "int64"),
-    "float64": gym.spaces.Box(-5, 5, (3,), "float64"),
+    "float64": gym.spaces.Box(-5, 5, (3,), "float64"), "grid": gym.spaces.Box(0, 1, (2, 12, 12)),
 }  # fmt: skip
 
 
@@ -155,7 +168,9 @@ FINE = {
 @pytest.mark.parametrize("script", [PPO, CONTINUOUS], ids=lambda script: script.name)
 def test_observations_that_can_be_flattened(script, kind, tmp_path):
     actions = gym.spaces.Discrete(2) if script is PPO else gym.spaces.Box(-1, 1, (2,))
-    state = checkpoint(train_on(script, FINE[kind], actions, tmp_path))
+    run = train_on(script, FINE[kind], actions, tmp_path)
+    state = checkpoint(run)
+    assert {length for _, length in scalars(run)["charts/episodic_length"]} == {7}
     weights = next(tensor for name, tensor in state["parts"]["agent"].items() if name.endswith("weight"))
     assert state["global_step"] == 512 and weights.shape[1] == gym.spaces.flatdim(FINE[kind])
 
@@ -165,6 +180,17 @@ def test_observations_that_can_be_flattened(script, kind, tmp_path):
     [
         (PPO, gym.spaces.Sequence(BOX), gym.spaces.Discrete(2), "observations"),
         (PPO, gym.spaces.Box(0, 255, (84, 84, 4), "uint8"), gym.spaces.Discrete(2), "observations"),
+        (PPO, gym.spaces.Box(0, 255, (84, 84), "uint8"), gym.spaces.Discrete(2), "observations"),
+        (PPO, gym.spaces.Box(0, 255, (4, 84, 84, 3), "uint8"), gym.spaces.Discrete(2), "observations"),
+        (
+            PPO,
+            gym.spaces.Dict(a=BOX, b=gym.spaces.Box(0, 255, (9, 9, 3), "uint8")),
+            gym.spaces.Discrete(2),
+            "observations",
+        ),
+        (PPO, gym.spaces.Tuple([gym.spaces.Box(0, 255, (9, 9))]), gym.spaces.Discrete(2), "observations"),
+        (PPO, OwnSpace((3,), np.float32), gym.spaces.Discrete(2), "observations"),
+        (PPO, BOX, OwnSpace((3,), np.float32), "actions"),
         (PPO, BOX, gym.spaces.Discrete(2, start=5), "actions"),
         (CONTINUOUS, BOX, gym.spaces.Box(-2, 2, ()), "actions"),
         (CONTINUOUS, BOX, gym.spaces.Box(-2, 2, (2,), "int32"), "actions"),

@@ -401,6 +401,28 @@ def test_a_signal_before_the_start_ends_the_program_at_once(number, tmp_path):
     assert end.value.code == 128 + number and not (tmp_path / "runs").exists()
 
 
+# A program for another process: ppo.py, whose workers begin as on Windows, and inherit no handlers of signals
+SPAWNED = """
+import sys, ppo
+from functools import partial
+if __name__ == "__main__":
+    ppo.gym.vector.AsyncVectorEnv = partial(ppo.gym.vector.AsyncVectorEnv, context="spawn")
+    sys.argv[0] = "ppo.py"
+    ppo.main()
+"""
+
+
+@pytest.mark.slow
+def test_workers_that_inherit_nothing_ignore_signals(tmp_path):
+    """Ctrl-C is for the whole group."""
+    process = start(["-c", SPAWNED, *FOREVER.split(), "--async-envs"], tmp_path, group=0)
+    run = started(process, tmp_path)
+    os.killpg(process.pid, signal.SIGINT)
+    status, _, errors = finish(process)
+    assert status == 128 + signal.SIGINT and "Traceback" not in errors, errors
+    assert checkpoint(run)["global_step"] == steps_of(run)[-1]
+
+
 def test_what_nohup_ignores_stays_ignored(tmp_path):
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with in_process.watched(ppo.Run, "updates", lambda run: signal.getsignal(signal.SIGHUP)) as seen:

@@ -3,13 +3,16 @@
 import copy
 import os
 import shutil
+from functools import partial
 
 import pytest
 import torch
 from golden_data import CONFIGS, load
-from in_process import patched, train
-from script_table import ATARI, CLEANBA, ENVPOOL, LSTM, MULTIGPU, PPO, PROCGEN
+from in_process import patched, put_in_place_of_games, train
+from run_files import scalars
+from script_table import ATARI, CLEANBA, ENVPOOL, LSTM, MASK, MULTIGPU, PPO, PROCGEN, of_scripts
 from test_golden import recorded_batch
+from toy_envs import Clock
 
 import ppo
 
@@ -53,6 +56,22 @@ def test_compile_is_of_the_gradient(tmp_path, monkeypatch):
         train(PPO, f"--num-envs 2 --num-steps 8 --total-timesteps 16 {option}", tmp_path)
         assert {torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32} == {option == "--tf32"}
     assert compiled == [ppo.gradient_step] and torch._dynamo.config.trace_autograd_ops
+
+
+@of_scripts([PPO, MASK, pytest.param(ATARI, marks=pytest.mark.slow), pytest.param(MULTIGPU, marks=pytest.mark.slow)])
+def test_schedules_compile_nothing_anew(script, tmp_path, monkeypatch):
+    """Of a run whose learning rate and clip range change with each update, the gradient step is compiled once."""
+    compile_eagerly = partial(torch.compile, backend="eager")  # it is traced alone, which takes no compiler
+    monkeypatch.setattr(torch._dynamo.config, "trace_autograd_ops", False)
+    monkeypatch.setattr(torch, "compile", compile_eagerly)
+    torch._dynamo.reset()
+    compiles = torch._dynamo.utils.counters["stats"]
+    before = compiles["unique_graphs"]
+    put_in_place_of_games(script, lambda images, index: Clock(images), monkeypatch.setattr)
+    options = "--num-envs 4 --num-steps 8 --total-timesteps 160 --num-minibatches 2 --update-epochs 1"
+    run = train(script, f"{options} --compile --anneal-lr --anneal-clip", tmp_path)
+    assert len(scalars(run)["losses/policy_loss"]) == 5
+    assert compiles["unique_graphs"] == before + 1
 
 
 # the scripts that have --bf16, and ppo2's name of each one's network

@@ -1,5 +1,7 @@
 """Environments with known answers, and stand-ins for the parts of a script that its environments come from."""
 
+import multiprocessing
+import time
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -169,7 +171,104 @@ class Signs(Guess):
         return int(right[0]) - int(right[1])
 
 
+class Borrowed(gym.Env):
+    """Keeps its arrays to itself: it overwrites the action that it was given, and what it gave in the last step.
+
+    Shows (seed, step, the action that it was given), to each seat its own where there are `players`; a step's number,
+    halved, is the reward, float16 [1]. Episodes have 5 steps; the mask allows the choices that `allowed` says."""
+
+    def __init__(self, actions, players=0, render_mode=None):
+        self.action_space = actions
+        self.players = players
+        shape = (2, 4) if players else (4,)
+        self.obs = np.zeros(shape, np.float32)
+        self.observation_space = gym.spaces.Box(-np.inf, np.inf, shape)
+        self.reward = np.zeros(1, np.float16)
+        self.mask = np.zeros(6, bool)
+        self.steps = 0
+
+    @staticmethod
+    def allowed(step):
+        """Of two components with three choices each, one is not valid."""
+        return (np.arange(6) + step) % 3 != 0
+
+    def answer(self, action):
+        action = np.broadcast_to(action, 2)
+        for seat, obs in enumerate(self.obs if self.players else [self.obs]):
+            obs[:] = (self.seed, self.steps, *(np.full(2, action[seat]) if self.players else action))
+        self.mask[:] = self.allowed(self.steps)
+
+    def reset(self, seed=None, options=None):
+        if seed is not None:
+            self.seed = seed
+        self.answer(-1)
+        return self.obs, {"action_mask": self.mask}
+
+    def step(self, action):
+        self.steps += 1
+        self.reward[:] = self.steps / 2
+        self.answer(action)
+        if isinstance(action, np.ndarray):
+            action[...] = 0
+        return self.obs, self.reward, self.steps % 5 == 0, False, {"action_mask": self.mask}
+
+
+def gray(height, width):
+    """A gray picture, uint8 [height, width], whose pixels are all different."""
+    return np.arange(height * width, dtype=np.uint8).reshape(height, width)
+
+
+class Endless(Guess):
+    """Never ends; its frames are gray."""
+
+    def ask(self):
+        return self.show(0, 0, 0, 0)
+
+    def pay(self, action):
+        self.steps = 0
+        return 1
+
+    def render(self):
+        return gray(16, 16)
+
+
+class Worker(Toy):
+    """Starts a process of its own, whose number it writes into a file of the folder that it is started in."""
+
+    def __init__(self, render_mode=None):
+        super().__init__(None)
+        self.process = multiprocessing.Process(target=time.sleep, args=(1000,))
+        self.process.start()
+        with open("processes", "a") as file:
+            print(self.process.pid, file=file)
+
+    def reset(self, seed=None, options=None):
+        self.steps = 0
+        return self.show(0, 0, 0, 0), {}
+
+    def step(self, action):
+        assert self.process.is_alive()
+        self.steps += 1
+        return self.show(0, 0, 0, 0), 1.0, self.steps == 8, False, {}
+
+
+def normalized():
+    """An environment with a wrapper whose statistics are not in a checkpoint."""
+    return gym.wrappers.NormalizeObservation(Identity())
+
+
 gym.register("Choices-v0", Choices)
+gym.register("Endless-v0", Endless)
+gym.register("Worker-v0", Worker)
+gym.register("Normalized-v0", normalized)
+BORROWED = {
+    "BorrowedDiscrete-v0": {"actions": gym.spaces.Discrete(3)},
+    "BorrowedBox-v0": {"actions": gym.spaces.Box(-1, 1, (2,))},
+    "BorrowedMultiDiscrete-v0": {"actions": gym.spaces.MultiDiscrete([3, 3])},
+    "BorrowedPlayers-v0": {"actions": gym.spaces.MultiDiscrete([3, 3]), "players": 2},
+}
+for env_id, options in BORROWED.items():
+    gym.register(env_id, Borrowed, disable_env_checker=True, kwargs=options)
 gym.register("Signs-v0", Signs, disable_env_checker=True)
 
 

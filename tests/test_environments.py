@@ -1,0 +1,312 @@
+"""What environments may do and give: arrays that they use again, seeds, frames, masks, rewards, and own processes."""
+
+import time
+
+import gymnasium as gym
+import in_process
+import numpy as np
+import pytest
+import script_table
+import torch
+import toy_envs
+from in_process import patched, train, watched
+from processes import PATIENCE
+from run_files import checkpoint, same_weights, without_speed
+from script_table import CONTINUOUS, MASK, MULTIDISCRETE, PPO, SELFPLAY, SHARED
+from test_cli import train_on
+
+import ppo
+import ppo_continuous_action
+import ppo_multidiscrete_mask
+
+# Arrays that the environment and the script share
+
+
+@pytest.mark.parametrize("vector", ["sync", "async"])
+@pytest.mark.parametrize(
+    "script, env_id",
+    [
+        (PPO, "toy_envs:BorrowedDiscrete-v0"),
+        (SHARED, "toy_envs:BorrowedDiscrete-v0"),
+        (CONTINUOUS, "toy_envs:BorrowedBox-v0"),
+        (MULTIDISCRETE, "toy_envs:BorrowedMultiDiscrete-v0"),
+        (MASK, "toy_envs:BorrowedMultiDiscrete-v0"),
+        (SELFPLAY, "toy_envs:BorrowedPlayers-v0"),
+    ],
+    ids=lambda each: each.name if isinstance(each, script_table.Script) else "",
+)
+def test_what_an_environment_overwrites_is_kept(script, env_id, vector, tmp_path):
+    """Actions, observations, masks and rewards of a batch are those of their steps."""
+    options = f"--env-id {env_id} --num-envs 4 --num-steps 12 --total-timesteps 144 --num-minibatches 1"
+    options += " --update-epochs 1 --gamma 1 --gae-lambda 0" + (" --async-envs" if vector == "async" else "")
+    patches = [(script.module, "Normalize", toy_envs.AsTheyAre)] if script is CONTINUOUS else []
+    with (
+        patched(*patches),
+        watched(script.module, "gradient_step", lambda agent, optimizer, minibatch, args: minibatch) as batches,
+        watched(script.module, "gae", lambda rewards, *_: rewards) as rollouts,
+    ):
+        train(script, options, tmp_path)
+    assert len(batches) == len(rollouts) == 3
+    columns = ("obs", "actions", *(["masks"] if script is MASK else []))
+    rows = [
+        dict(zip(columns, row, strict=True))
+        for batch in batches
+        for row in zip(*(batch[name] for name in columns), strict=True)
+    ]
+    # by the environment's seed and the step: an observation that a step leads to shows the action that was given
+    by_step = {}
+    for row in rows:
+        seed, step, *shown = row["obs"].tolist()
+        by_step.setdefault((int(seed), int(step)), []).append((shown, row))
+    compared = 0
+    for (seed, step), of_seats in by_step.items():
+        for seat, (_, row) in enumerate(of_seats):
+            following = by_step.get((seed, step + 1))
+            if following and (step + 1) % 5:  # else an episode begins, and shows no action
+                shown = [shown for shown, _ in following]
+                expected = np.broadcast_to(row["actions"].numpy(), 2).tolist()
+                if script is SELFPLAY:  # rows come in any order, so a seat is one of two
+                    assert expected in shown
+                elif script is CONTINUOUS:
+                    assert shown[seat] == pytest.approx(expected)
+                else:
+                    assert shown[seat] == expected
+                compared += 1
+            if script is MASK:
+                assert row["masks"].tolist() == toy_envs.Borrowed.allowed(step).tolist()
+    assert compared > 70 and any(row["actions"].any() for row in rows)
+    for number, rewards in enumerate(rollouts):
+        steps = np.arange(12 * number + 1, 12 * number + 13)[:, None] / 2
+        assert (np.abs(rewards) == np.broadcast_to(steps, rewards.shape)).all()
+
+
+@script_table.every_script
+def test_an_environment_that_seeds_torch_changes_nothing(script, tmp_path):
+    """The run has generators of its own, so it is the same run, bit for bit."""
+
+    class Seeding(toy_envs.Clock):
+        def reset(self, seed=None, options=None):
+            torch.manual_seed(0)
+            np.random.seed(0)
+            return super().reset(seed, options)
+
+        def step(self, action):
+            torch.manual_seed(1)
+            return super().step(action)
+
+    runs = []
+    for toy in (toy_envs.Clock, Seeding):
+        with patched() as patch:
+            in_process.put_in_place_of_games(script, lambda images, index, toy=toy: toy(images), patch.setattr)
+            options = "--num-envs 4 --num-steps 16 --total-timesteps 192 --num-minibatches 2 --update-epochs 2"
+            runs.append(train(script, options, tmp_path / toy.__name__))
+    assert without_speed(runs[0]) == without_speed(runs[1])
+    assert same_weights(checkpoint(runs[0]), checkpoint(runs[1]))
+
+
+# Rewards
+
+
+class Paying(toy_envs.Endless):
+    """Pays the same reward in each step."""
+
+    def __init__(self, reward):
+        super().__init__()
+        self.reward = reward
+
+    def step(self, action):
+        return self.ask(), self.reward, False, False, {}
+
+
+def rewarded(reward, steps):
+    """The return of an episode of ppo.py, and the types of its rewards, from an environment that pays `reward`."""
+    episodes = ppo.Episodes(Paying(reward))
+    episodes.reset()
+    given = {type(episodes.step(0)[1]) for _ in range(steps)}
+    return episodes.episode_return, given
+
+
+@pytest.mark.parametrize("reward", [np.float16(1), np.ones(1, np.float16), np.ones((1, 1), np.int8), True, 1], ids=repr)
+def test_a_return_is_summed_exactly(reward):
+    """Of 3,000 steps; the largest float16 that 1 can be added to is 2,048."""
+    assert rewarded(reward, 3000) == (3000, {float})
+
+
+@pytest.mark.parametrize("reward", [np.ones(2), [], [1.0, 2.0]], ids=repr)
+def test_a_reward_must_be_one_number(reward):
+    with pytest.raises(SystemExit, match="^error: the reward of an environment must be one number, and is "):
+        rewarded(reward, 1)
+
+
+# Frames and videos
+
+
+@pytest.mark.parametrize(
+    "frame, expected",
+    [
+        (toy_envs.gray(4, 6), np.stack([toy_envs.gray(4, 6)] * 3, axis=-1)),
+        (toy_envs.gray(4, 6)[..., None], np.stack([toy_envs.gray(4, 6)] * 3, axis=-1)),
+        (np.dstack([toy_envs.gray(4, 6)] * 4), np.stack([toy_envs.gray(4, 6)] * 3, axis=-1)),
+        (np.full((4, 6, 3), 0.5), np.full((4, 6, 3), 127, np.uint8)),
+        (np.full((4, 6, 3), 99.9), np.full((4, 6, 3), 99, np.uint8)),
+        (np.full((4, 6, 3), 300), np.full((4, 6, 3), 255, np.uint8)),
+        ([np.zeros((4, 6)), toy_envs.gray(4, 6)], np.stack([toy_envs.gray(4, 6)] * 3, axis=-1)),
+    ],
+    ids=["gray", "one channel", "alpha", "up to 1", "floats", "integers", "list"],
+)
+def test_frames_become_rgb(frame, expected):
+    env = toy_envs.Endless(render_mode="rgb_array")
+    env.render = lambda: frame
+    shown = ppo.RGBFrames(env).render()
+    assert shown.dtype == np.uint8
+    np.testing.assert_array_equal(shown, expected)
+
+
+def test_a_video_of_an_endless_environment_of_gray_frames(tmp_path):
+    """It ends after 1,000 frames, and is then written; a run goes on."""
+    args = ppo.Args(env_id="toy_envs:Endless-v0", num_envs=1, capture_video=True)
+    envs = ppo.make_envs(args, tmp_path)
+    envs.reset(seed=1)
+    for _ in range(999):
+        envs.step(np.zeros(1, int))
+    assert not list(tmp_path.glob("videos-*/*.mp4"))
+    for _ in range(2):
+        envs.step(np.zeros(1, int))
+    [film] = tmp_path.glob("videos-*/*.mp4")
+    assert b"ftyp" in film.read_bytes()[:32]
+    envs.close()
+
+
+def test_nothing_is_recorded_without_a_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    envs = ppo.make_envs(ppo.Args(env_id="toy_envs:Endless-v0", capture_video=True))
+    envs.reset(seed=1)
+    envs.close()
+    assert not list(tmp_path.iterdir())
+
+
+# Lines at the start
+
+
+@pytest.mark.parametrize("more", ["", " --async-envs"], ids=["sync", "async"])
+def test_statistics_that_no_checkpoint_holds_are_said_once(more, tmp_path, capfd):
+    train(PPO, f"{PPO.tiny} --env-id toy_envs:Normalized-v0{more}", tmp_path)
+    said = capfd.readouterr().out
+    assert said.count("warning: NormalizeObservation in Normalized-v0 ") == 1 and "normalization.diff" in said
+    train(PPO, f"{PPO.tiny}{more}", tmp_path)
+    assert "warning" not in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "low, high, hinted",
+    [
+        (100, 200, True), (-200, -100, True), (-1000, 1000, True), (-0.01, 0.01, True), (0.5, 2, True),
+        (-1, 1, False), (-2, 2, False), (0, 1, False), (-10, 10, False), (-np.inf, np.inf, False),
+    ],
+)  # fmt: skip
+def test_bounds_that_actions_would_not_reach(low, high, hinted, capsys):
+    """A line says so, of the whole space or of one of its numbers."""
+    for lows, highs in ((low, high), ([-1, low], [1, high])):
+        space = gym.spaces.Box(np.float32(np.broadcast_to(lows, 2)), np.float32(np.broadcast_to(highs, 2)))
+        ppo_continuous_action.hint_at_bounds(space)
+        said = capsys.readouterr().out
+        assert said.startswith("hint: ") == hinted and said.count("\n") == hinted
+
+
+@pytest.mark.parametrize(
+    "observations, actions, reason",
+    [
+        ((2, 4), gym.spaces.MultiDiscrete([3, 4]), "are not the same for both players"),
+        ((2, 4), gym.spaces.MultiDiscrete([3, 3], start=[1, 1]), "do not start at 0"),
+        ((2, 4), gym.spaces.MultiDiscrete([3, 3, 3]), r"are not MultiDiscrete\(\[A, A\]\)"),
+        ((2, 4), gym.spaces.Tuple([gym.spaces.Discrete(3)] * 2), r"are not MultiDiscrete\(\[A, A\]\)"),
+        ((3, 4), gym.spaces.MultiDiscrete([3, 3]), r"do not have the shape \[2, ...\]"),
+        ((), gym.spaces.MultiDiscrete([3, 3]), r"do not have the shape \[2, ...\]"),
+    ],
+)
+def test_what_is_no_game_of_two_players(observations, actions, reason, tmp_path):
+    """A line with the cause."""
+    env = toy_envs.Endless()
+    env.observation_space = gym.spaces.Box(-1, 1, observations)
+    env.action_space = actions
+    with patched((gym, "make", lambda *_, **__: env)):
+        with pytest.raises(SystemExit, match=f"^error: .* is not a two-player game: its .*{reason}"):
+            train(SELFPLAY, SELFPLAY.tiny, tmp_path)
+
+
+# Masks
+
+
+MASK_OF_FIVE = [0, 1, 1, 1, 0]
+
+
+class Dials(toy_envs.Toy):
+    """Its masks come as `form` says: from the infos, or from a method."""
+
+    action_space = gym.spaces.MultiDiscrete([3, 2])
+
+    def __init__(self, mask, method=False):
+        super().__init__(None)
+        self.info = {}
+        if method:
+            self.action_mask = lambda: mask
+        elif mask is not None:
+            self.info = {"action_mask": mask}
+        if mask is None:
+            self.action_mask = None
+
+    def reset(self, seed=None, options=None):
+        return self.show(0, 0, 0, 0), self.info
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        np.array(MASK_OF_FIVE), MASK_OF_FIVE, tuple(MASK_OF_FIVE), np.array(MASK_OF_FIVE, bool),
+        np.array(MASK_OF_FIVE, np.float64), [bool(each) for each in MASK_OF_FIVE],
+        [np.array(MASK_OF_FIVE[:3]), np.array(MASK_OF_FIVE[3:])], (MASK_OF_FIVE[:3], MASK_OF_FIVE[3:]),
+    ],
+    ids=["array", "list", "tuple", "bools", "floats", "list of bools", "array of each component", "lists"],
+)  # fmt: skip
+@pytest.mark.parametrize("method", [False, True], ids=["info", "method"])
+def test_forms_of_a_mask(mask, method):
+    _, info = ppo_multidiscrete_mask.Episodes(Dials(mask, method)).reset()
+    assert info["action_mask"].dtype == bool and info["action_mask"].tolist() == [False, True, True, True, False]
+
+
+@pytest.mark.parametrize("mask", [[0, 1, 1, 1], [0, 1, 1, 1, 2], [[0, 1, 1], [1]], [0.5, 1, 1, 1, 1]], ids=repr)
+def test_a_mask_of_another_size_or_of_other_numbers(mask):
+    with pytest.raises(SystemExit, match="^error: action_mask must be 5 zeros and ones, for MultiDiscrete"):
+        ppo_multidiscrete_mask.Episodes(Dials(mask)).reset()
+
+
+def test_an_environment_without_a_mask(tmp_path):
+    """The line says what is needed."""
+    with pytest.raises(
+        SystemExit, match="^error: every info must have the key action_mask, or the environment a method"
+    ):
+        train_on(MASK, gym.spaces.Box(-1, 1, (4,)), gym.spaces.MultiDiscrete([3, 2]), tmp_path)
+
+
+# Processes
+
+
+def is_running(pid):
+    """Whether there is such a process, which has not ended."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_an_environment_may_start_a_process(tmp_path):
+    """Also in a worker of --async-envs; those of the workers end with them."""
+    run = train(PPO, f"{PPO.tiny} --env-id toy_envs:Worker-v0 --async-envs", tmp_path)
+    assert checkpoint(run)["global_step"] == 512
+    pids = [int(line) for line in (tmp_path / "processes").read_text().split()]
+    assert len(pids) >= 2
+    end = time.monotonic() + PATIENCE
+    while any(map(is_running, pids)):  # they have been told to end
+        assert time.monotonic() < end
+        time.sleep(0.05)
