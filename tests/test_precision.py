@@ -20,12 +20,20 @@ import ppo
 BACKEND = "inductor" if shutil.which(os.environ.get("CXX", "g++")) else "aot_eager"
 
 
+@pytest.fixture
+def as_it_was():
+    """Undoes what --compile sets for the whole process."""
+    with torch._dynamo.config.patch(trace_autograd_ops=False):
+        yield
+
+
 @pytest.mark.slow
-def test_compiled_equals_eager_after_50_updates(monkeypatch):
+@pytest.mark.usefixtures("as_it_was")
+def test_compiled_equals_eager_after_50_updates():
     """From ppo2's recorded batch, 50 steps: the same weights but for rounding; everything is compiled once.
 
     The learning rate and the clip range change in each step, as with --anneal-lr and --anneal-clip."""
-    monkeypatch.setattr(torch._dynamo.config, "trace_autograd_ops", True)
+    torch._dynamo.config.trace_autograd_ops = True  # as train() does
     config, data = CONFIGS["mlp_copy_discrete"], load("b_mlp_copy_discrete")
     batch = recorded_batch(config, data)
     eager = config.agent()
@@ -47,10 +55,10 @@ def test_compiled_equals_eager_after_50_updates(monkeypatch):
         assert not torch.equal(weights, start.state_dict()[name])
 
 
+@pytest.mark.usefixtures("as_it_was")
 def test_compile_is_of_the_gradient(tmp_path, monkeypatch):
     """And no script lets a GPU round to TF32 unless asked to."""
     compiled = []
-    monkeypatch.setattr(torch._dynamo.config, "trace_autograd_ops", False)
     monkeypatch.setattr(torch, "compile", lambda function: compiled.append(function) or function)
     for option in ("--tf32", "--compile"):
         train(PPO, f"--num-envs 2 --num-steps 8 --total-timesteps 16 {option}", tmp_path)
@@ -58,11 +66,11 @@ def test_compile_is_of_the_gradient(tmp_path, monkeypatch):
     assert compiled == [ppo.gradient_step] and torch._dynamo.config.trace_autograd_ops
 
 
+@pytest.mark.usefixtures("as_it_was")
 @of_scripts([PPO, MASK, pytest.param(ATARI, marks=pytest.mark.slow), pytest.param(MULTIGPU, marks=pytest.mark.slow)])
 def test_schedules_compile_nothing_anew(script, tmp_path, monkeypatch):
     """Of a run whose learning rate and clip range change with each update, the gradient step is compiled once."""
     compile_eagerly = partial(torch.compile, backend="eager")  # it is traced alone, which takes no compiler
-    monkeypatch.setattr(torch._dynamo.config, "trace_autograd_ops", False)
     monkeypatch.setattr(torch, "compile", compile_eagerly)
     torch._dynamo.reset()
     compiles = torch._dynamo.utils.counters["stats"]
