@@ -1,0 +1,76 @@
+"""Writes a copy of a script with recipes applied. Needs git and Python alone, no installed package.
+
+python -m recipes.apply core-9 my_ppo.py
+python -m recipes.apply wide core-9 my_ppo.py       several recipes, one after the other
+python -m recipes.apply core-9 my_ppo.py --script ppo_shared.py
+"""
+
+import argparse
+import difflib
+import sys
+from pathlib import Path
+
+from recipes.recipe import apply, read, recipes
+
+
+def find(name):
+    """The recipe of a name such as core-9 or without/core-9, or of the path of a .diff file.
+
+    Ends the program if there is none."""
+    if name.endswith(".diff"):
+        try:
+            return read(Path(name))
+        except (OSError, ValueError) as error:
+            sys.exit(f"error: {error}")
+    known = recipes()
+    for recipe in known:
+        if name in (recipe.file.stem, recipe.name):
+            return recipe
+    near = difflib.get_close_matches(name, [recipe.file.stem for recipe in known], n=3)
+    hint = f", perhaps {' or '.join(near)}" if near else ""
+    sys.exit(f"error: there is no recipe {name}{hint}; recipes/README.md lists them")
+
+
+def applied(chosen, script):
+    """The text of the file `script` with the recipes applied in turn; ends the program where that fails."""
+    try:
+        text = script.read_text()
+        for recipe in chosen:
+            text = apply(recipe, text)
+    except FileNotFoundError as error:
+        sys.exit(f"error: {error.filename} was not found")  # the script, or git
+    except ValueError as error:
+        reason = " ".join(str(error).split())  # git's message has several lines
+        sys.exit(f"error: the recipe does not fit {script.name}: {reason}")
+    return text
+
+
+def main(words=None):
+    """Runs the command line; `words` replace those of sys.argv."""
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="python -m recipes.apply", description=__doc__, formatter_class=layout)
+    parser.add_argument("names", nargs="+", metavar="recipe", help="such as core-9, or the path of a .diff file")
+    parser.add_argument("copy", type=Path, help="the file to write, such as my_ppo.py")
+    parser.add_argument("--script", type=Path, help="the script to change; default: that of the first recipe")
+    args = parser.parse_args(words)
+    if args.copy.suffix != ".py":
+        parser.error(f"the last argument is the file to write, such as my_ppo.py, not {args.copy}")
+    if not args.copy.parent.is_dir():
+        parser.error(f"there is no folder {args.copy.parent}")
+
+    chosen = [find(name) for name in args.names]
+    script = args.script or chosen[0].script
+    text = applied(chosen, script)
+    if args.copy.exists() and args.copy.read_text() != text:
+        sys.exit(f"error: {args.copy} exists and is another text; choose another name, or remove it")
+    args.copy.write_text(text)
+
+    print(f"{args.copy} is {script.name} with these changes:")
+    for recipe in chosen:
+        print(f"- {recipe.name}: {recipe.header['what']}")
+    if not args.script:
+        print(f"try it: {chosen[0].header['command'].replace('my_ppo.py', str(args.copy))}")
+
+
+if __name__ == "__main__":
+    main()
