@@ -14,6 +14,8 @@ OLDER := ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUC
 	"ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2"
 # Not of copies of yours
 LINT := $(BIN)/ruff check $$(git ls-files "*.py")
+# The version of PyTorch in constraints.txt
+TORCH := $(shell sed -n 's/^torch==\([0-9.]*\).*/\1/p' constraints.txt)
 # A folder for SDL, which draws the videos, where the system has named none
 export XDG_RUNTIME_DIR ?= /tmp
 # Several would install into one .venv at once
@@ -34,6 +36,7 @@ help:
 cartpole: .venv/video.stamp
 	$(BIN)/python ppo.py --env-id CartPole-v1 --total-timesteps 100000 --learning-rate 1e-3 --exp-name cartpole $(ARGS)
 	$(BIN)/python enjoy.py "$$(ls -td runs/CartPole-v1__cartpole__* | head -n 1)" --episodes 3 --video
+	@echo 'next: ". .venv/bin/activate", then "python ppo.py --env-id Acrobot-v1"; README.md has more'
 
 test: $(TESTED)
 	$(LINT)
@@ -70,8 +73,20 @@ clean:
 	rm -rf .venv .venv-sb3 build site ppo.egg-info .pytest_cache .ruff_cache __pycache__ tests/__pycache__
 
 # The name of a stamp is the list of the extras that are installed once it is there.
-.venv/%.stamp: pyproject.toml constraints.txt | $(BIN)/pip
+.venv/%.stamp: pyproject.toml constraints.txt | .venv/torch.stamp
 	$(BIN)/python -m pip install -c constraints.txt ".[$*]"
+	@touch $@
+
+# On a Linux machine without an NVIDIA device, PyTorch's build for the CPU where pip finds one; else pip's default build.
+.venv/torch.stamp: | $(BIN)/pip
+	@if [ "$$(uname)" != Linux ] || [ -e /dev/nvidiactl ] || $(BIN)/python -c 'import torch' 2>/dev/null; then \
+		exit 0; \
+	elif $(BIN)/python -m pip install --quiet --dry-run --no-deps "torch==$(TORCH)+cpu" >/dev/null 2>&1; then \
+		$(BIN)/python -m pip install "torch==$(TORCH)+cpu"; \
+	else \
+		echo 'pip finds only the build of PyTorch that contains CUDA: it downloads several GB, although there is'; \
+		echo 'no NVIDIA device here. docs/install.md#without-cuda says how to avoid this.'; \
+	fi
 	@touch $@
 
 $(BIN)/pip:
