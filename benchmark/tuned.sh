@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Settings that solve the usual tasks: SEEDS="1 2 3 4 5 6 7 8 9 10" WORKERS=2 benchmark/tuned.sh
 # To run a line in a shell, put python in front of it; where it names a recipe, apply that first:
-#     patch -o my_ppo.py ppo.py recipes/with/normalization.diff
+#     python -m recipes.apply normalization my_ppo.py
 # games.py makes the table: .venv/bin/python -m benchmark.games build/tuned/runs/*__*
 cd "$(dirname "$0")/.." || exit
 export FOLDER="${FOLDER:-build/tuned}" RESULTS="${RESULTS:-benchmark/results/tuned}"
