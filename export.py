@@ -1,0 +1,271 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = [
+#   "filelock>=3.20", "gymnasium[mujoco]>=1.4", "numpy>=2.0", "tensorboard>=2.20", "torch>=2.13,<2.16", "tqdm>=4.67",
+#   "tyro>=1.0",
+#   "ale-py>=0.12", "opencv-python-headless>=4.11", "onnx>=1.20", "onnxscript>=0.6", "onnxruntime>=1.24",
+# ]
+# ///
+"""Exports the greedy policy of a saved agent to ONNX, and compares the file with the agent while this plays.
+
+    python export.py runs/FOLDER agent.onnx        (--help lists every option)
+
+The file takes the environment's own observations, of any batch size: normalization is inside. Its output "action" is
+what the environment takes; others are the parameters of the distribution. A recurrent agent has further inputs, its
+state and "dones", true where an observation begins an episode, and as outputs the next state. A script with masks has
+the input "masks". As for enjoy.py, options of the script may follow.
+"""
+
+import dataclasses
+import logging
+import sys
+import typing
+import warnings
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import torch
+import tyro
+from torch import nn
+
+import enjoy
+
+
+@dataclasses.dataclass(frozen=True)
+class Args:
+    run: tyro.conf.Positional[Path]  # the folder of a run, or a checkpoint
+    file: tyro.conf.Positional[Path]  # the ONNX file to write
+    steps: int = 500  # number of steps on which the file is compared with the agent
+    seed: int = 0  # seed of these steps
+
+
+class Recorder(gym.vector.VectorWrapper):
+    """Keeps the last observations and actions of the environments that it wraps."""
+
+    def reset(self, **options):
+        obs, infos = self.env.reset(**options)
+        self.obs = obs.copy()
+        return obs, infos
+
+    def step(self, actions):
+        self.actions = np.array(actions)
+        obs, *rest = self.env.step(actions)
+        self.obs = obs.copy()
+        return obs, *rest
+
+
+def record_inside(envs, normalize):
+    """Puts a Recorder inside the script's Normalize, or around everything if that is None: (envs, recorder)."""
+    if normalize is None:
+        recorder = Recorder(envs)
+        return recorder, recorder
+    recorder = Recorder(normalize.env)
+    normalize.env = recorder
+    return envs, recorder
+
+
+class Step(typing.NamedTuple):
+    """A step of the greedy agent."""
+
+    inputs: dict  # of the exported graph: tensors by name
+    policy: typing.Any  # the agent's distribution
+    next_state: dict  # the agent's state after the step: tensors by name
+    actions: np.ndarray  # what the environment got
+
+
+def state_by_name(state, prefix=""):
+    """The tensors of a recurrent state by name: hidden and cell as in nn.LSTM, then state_2, ..."""
+    if state is None:
+        return {}
+    tensors = (state,) if isinstance(state, torch.Tensor) else tuple(state)
+    names = ["hidden", "cell"][: len(tensors)]
+    names += [f"state_{i}" for i in range(2, len(tensors))]
+    return {f"{prefix}{name}": tensor for name, tensor in zip(names, tensors, strict=True)}
+
+
+def record_steps(envs, recorder, player, args):
+    """Plays args.steps steps, over several games if need be: a list of Step."""
+    seed = args.seed + enjoy.FIRST_SEED
+    obs, infos = envs.reset(seed=seed)
+    player.start_game(seed, len(obs))
+    dones = np.ones(len(obs), dtype=bool)
+    steps = []
+    for _ in range(args.steps):
+        inputs = {"obs": torch.from_numpy(recorder.obs)}
+        if player.state is not None:
+            inputs |= state_by_name(player.state)
+            inputs["dones"] = torch.from_numpy(dones)
+        masks = player.get_masks(infos)
+        if masks is not None:
+            inputs["masks"] = masks
+        policy = player.get_policy(obs, dones, infos)
+        obs, _, terminated, truncated, infos = envs.step(policy.mode().numpy().copy())
+        dones = terminated | truncated
+        steps.append(Step(inputs, policy, state_by_name(player.state, "next_"), recorder.actions))
+    return steps
+
+
+def clip_to_bounds(actions, space):
+    """Actions, float32 [B, A], clipped to the bounds of their Box, as the scripts' Normalize does."""
+    return actions.clip(torch.from_numpy(space.low), torch.from_numpy(space.high))
+
+
+class Graph(nn.Module):
+    """What the file computes: from the environment's own observations to the actions that it takes."""
+
+    def __init__(self, player, normalize, space):
+        super().__init__()
+        self.agent = player.agent
+        self.state_is_tensor = isinstance(player.state, torch.Tensor)
+        self.state_names = list(state_by_name(player.state))
+        self.obs_stats = getattr(normalize, "obs_stats", None)  # Procgen's Normalize has none
+        self.space = space
+        # An edited copy whose Normalize changes actions in another way has this function.
+        self.bound_actions = getattr(player.script, "bound_actions", clip_to_bounds)
+
+    def normalized(self, obs):
+        """Observations as the agent gets them; the same as Normalize.scale in numpy."""
+        if self.obs_stats is None:
+            return obs
+        mean = torch.as_tensor(self.obs_stats.mean)
+        std = torch.as_tensor(self.obs_stats.var + 1e-8).sqrt()
+        return ((obs.double() - mean) / std).clip(-10, 10).float()
+
+    def forward(self, inputs):
+        """Outputs by name, for inputs by name."""
+        state = None
+        if self.state_names:
+            state = tuple(inputs[name] for name in self.state_names)
+            if self.state_is_tensor:
+                state = state[0]
+        obs = self.normalized(inputs["obs"])
+        policy, next_state = enjoy.policy_and_state(self.agent, obs, state, inputs.get("dones"), inputs.get("masks"))
+        action = policy.mode()
+        if isinstance(self.space, gym.spaces.Box):
+            action = self.bound_actions(action, self.space)
+        outputs = {"action": action}
+        for name in ("logits", "mean", "std"):
+            if hasattr(policy, name):
+                outputs[name] = one_tensor(getattr(policy, name), obs.shape[0])
+        return outputs | state_by_name(next_state, "next_")
+
+
+def one_tensor(parameter, size):
+    """A parameter of a distribution as one tensor [size, ...]: a MultiDiscrete has a list of logits."""
+    if isinstance(parameter, list):
+        parameter = torch.cat(parameter, dim=-1)
+    return parameter.expand(size, *parameter.shape[1:])
+
+
+def write_onnx(graph, inputs, file):
+    """Writes the graph to a file, for inputs of any batch size; `inputs` are an example of size 1 or more."""
+    batch_axis = {name: 1 if name in graph.state_names else 0 for name in inputs}
+    # torch.export takes an axis of size 1 for a constant
+    example = {name: torch.cat([tensor, tensor], batch_axis[name]) for name, tensor in inputs.items()}
+    shapes = {name: {axis: torch.export.Dim("batch")} for name, axis in batch_axis.items()}
+    logging.disable(logging.WARNING)  # the exporter tells of versions of operators
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            program = torch.onnx.export(
+                graph,
+                kwargs={"inputs": example},
+                dynamic_shapes={"inputs": shapes},
+                input_names=list(example),
+                output_names=list(graph(example)),
+                verbose=False,
+            )
+    except torch.onnx.OnnxExporterError as error:  # of hundreds of lines, but the cause is the error that it came from
+        cause = " ".join(str(error.__cause__ or error).split())
+        sys.exit(f"error: no export: torch cannot trace the agent's forward() for any batch size: {cause[:500]}")
+    finally:
+        logging.disable(logging.NOTSET)
+    program.save(file)
+
+
+def compare(session, steps, is_box):
+    """Ends the program with a line if an ONNX session does not do in some step what the agent did."""
+    names = [value.name for value in session.get_outputs()]
+    for value in session.get_inputs():
+        if "batch" not in value.shape:  # torch may fall back to a graph for the example's size
+            sys.exit(f"error: no export: the agent's forward() needs {value.name} of the shape {value.shape}")
+    for number, step in enumerate(steps):
+        arrays = session.run(names, {name: tensor.numpy() for name, tensor in step.inputs.items()})
+        text = difference(step, dict(zip(names, arrays, strict=True)), is_box)
+        if text is not None:
+            hint = "a wrapper in the script changes observations or actions (docs/runs.md)"
+            sys.exit(f"error: no export: in step {number} {text}; {hint}")
+
+
+def difference(step, outputs, is_box):
+    """What of a file's outputs, arrays by name, differs from a step of the agent, in words; None if nothing does."""
+    action = outputs["action"]
+    if is_box:
+        same = np.allclose(action, step.actions, rtol=1e-4, atol=1e-4)
+    else:  # of two actions of equal probability, rounding decides
+        given = torch.from_numpy(step.actions.reshape(action.shape))
+        same = torch.allclose(step.policy.log_prob(torch.from_numpy(action)), step.policy.log_prob(given), atol=1e-4)
+    if not same:
+        return f"its action is {action.tolist()}, and the environment got {step.actions.tolist()}"
+    for name, tensor in step.next_state.items():
+        if not np.allclose(outputs[name], tensor, atol=1e-4):
+            return f"{name} is another"
+    return None
+
+
+def flattened_space(script, envs):
+    """The space of the observations that the script's Episodes flattens to vectors; None where they are vectors."""
+    vector = envs.unwrapped
+    if hasattr(script, "Seats") or not isinstance(vector, gym.vector.SyncVectorEnv):  # a player has a row
+        return None
+    env = vector.envs[0]
+    while isinstance(env, gym.Wrapper):
+        if hasattr(script, "Episodes") and isinstance(env, script.Episodes):
+            space = env.env.observation_space
+            return space if space != env.observation_space else None
+        env = env.env
+    return None
+
+
+def export(args, words=()):
+    """Writes the ONNX file, and prints its inputs and outputs; ends the program if it differs from the agent."""
+    import onnxruntime
+
+    if args.steps < 1:
+        sys.exit("error: --steps must be at least 1")
+    if not args.file.resolve().parent.is_dir():
+        sys.exit(f"error: {args.file.parent} is not a folder")
+    torch.set_num_threads(1)
+    saved = enjoy.load(args.run, words)
+    envs = enjoy.make_envs(saved)
+    normalize = enjoy.find_normalize(saved.script, envs)
+    envs, recorder = record_inside(envs, normalize)
+    player = enjoy.Player(saved, envs, greedy=True)
+    steps = record_steps(envs, recorder, player, args)
+    space = envs.single_action_space
+
+    unfinished = args.file.with_name(f"{args.file.name}.tmp")
+    try:
+        write_onnx(Graph(player, normalize, space), steps[0].inputs, unfinished)
+        session = onnxruntime.InferenceSession(unfinished)
+        compare(session, steps, is_box=isinstance(space, gym.spaces.Box))
+        unfinished.replace(args.file)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+    for value in session.get_inputs() + session.get_outputs():
+        print(f"{args.file}: {value.name} {value.type} {value.shape}")
+    flattened = flattened_space(saved.script, envs)
+    if flattened is not None:
+        print(f"obs is gymnasium.spaces.flatten(space, observation), of the space {flattened}")
+    print(f"{args.file}: the same as {saved.file} in {len(steps)} steps of {saved.options.env_id}")
+    envs.close()
+
+
+def main():
+    with enjoy.errors_as_lines():
+        export(*tyro.cli(Args, description=__doc__, return_unknown_args=True))
+
+
+if __name__ == "__main__":
+    main()
