@@ -49,6 +49,7 @@ import tyro
 
 STEP = "[0-9]" * 12  # the global step in the names of checkpoints, and of the copies of the script that a resume makes
 FIRST_SEED = 1_000_000_000  # the games' seeds are far from those of training, which begin at --seed
+PICTURES = "--render and --video need render() to return uint8 [H, W, 3] in rgb_array mode; MuJoCo needs EGL: docs/install.md"
 SECONDS_OF_SILENCE = 10  # after this time a long game prints how far it is
 
 
@@ -161,6 +162,11 @@ def has_type(value, annotation):
         return True
 
 
+def describe_error(error):
+    """An exception as one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
 def make_envs(saved, render=False):
     """One environment of the run, or the two players of one game, with the statistics in the checkpoint.
 
@@ -170,10 +176,13 @@ def make_envs(saved, render=False):
     changes = {name: value for name, value in changes.items() if hasattr(saved.options, name)}
     try:
         envs = saved.script.make_envs(dataclasses.replace(saved.options, **changes))
-    except TypeError as error:
-        if render and "render_mode" in str(error):  # the environment's __init__ does not take it
-            sys.exit(f"error: {saved.options.env_id} draws no pictures: {' '.join(str(error).split())}")
+    except (gym.error.Error, ModuleNotFoundError):
         raise
+    except Exception as error:
+        if not render:
+            raise
+        # of many kinds: an __init__ without render_mode, MuJoCo without EGL
+        sys.exit(f"error: {saved.options.env_id} cannot draw: {describe_error(error)}; {PICTURES}")
     if hasattr(envs, "load_state_dict"):
         restore(envs, "envs", saved)
     elif "envs" in saved.state["parts"]:
@@ -203,8 +212,8 @@ def restore(part, name, saved):
     try:
         part.load_state_dict(saved.state["parts"][name])
     except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        text = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        sys.exit(f"error: {saved.file}: its part {name} does not fit {Path(saved.script.__file__).name}: {text}")
+        source = Path(saved.script.__file__).name
+        sys.exit(f"error: {saved.file}: its part {name} does not fit {source}: {describe_error(error)}")
 
 
 def policy_and_state(agent, obs, state, dones, masks):
@@ -302,16 +311,14 @@ def make_match(player, envs, args, words):
 
 def draw(envs):
     """A picture of the first environment, uint8 [H, W, 3]; ends the program with a line if there is none."""
-    hint = "--render and --video need a picture, uint8 [H, W, 3], from its render() in the mode rgb_array"
     if envs.render_mode != "rgb_array":
-        sys.exit(f"error: the environment's render_mode is {envs.render_mode}; {hint}")
+        sys.exit(f"error: the environment's render_mode is {envs.render_mode}; {PICTURES}")
     try:
         image = envs.render()[0]
-    except Exception as error:  # of many kinds: MuJoCo without EGL, no picture, ...
-        text = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        sys.exit(f"error: the environment draws no picture: {text}; {hint}; MuJoCo needs EGL (docs/install.md)")
+    except Exception as error:  # of many kinds: MuJoCo without EGL, None instead of a picture
+        sys.exit(f"error: the environment cannot draw: {describe_error(error)}; {PICTURES}")
     if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
-        sys.exit(f"error: the environment's pictures are of another kind; {hint}")
+        sys.exit(f"error: the environment's pictures are of another kind; {PICTURES}")
     return image
 
 
@@ -475,7 +482,7 @@ def enjoy(args, words=()):
         try:
             envs.close()
         except Exception as error:  # of the environment's own code; the games were played
-            print(f"warning: the environment's close() failed: {type(error).__name__}: {error}")
+            print(f"warning: the environment's close() failed: {describe_error(error)}")
     return [game.score for game in games]
 
 

@@ -80,16 +80,19 @@ def main():
     if not files or args.games < 2 or args.games % 2 or args.players < 1:
         sys.exit(f"error: {args.run} must have a checkpoint_*.pt, --games be even, --players at least 1")
     torch.set_num_threads(1)
-    agents, steps = [None], ["random"]
+    agents = [None]
+    steps = ["random"]
     for file in evenly_spaced(files, args.players):
-        script, options, state, _ = enjoy.load(file)
-        if not hasattr(script, "win_rate"):
-            sys.exit(f"error: {args.run}: {state['script']} lacks recipes/with/selfplay-evaluation.diff")
-        with contextlib.closing(enjoy.make_envs(script, options, state, capture_video=False)) as envs:
-            agents.append(enjoy.Player(script, options, state, envs).agent)
-        steps.append(f"{state['global_step']:,}")
-    options = dataclasses.replace(options, env_id=args.env_id or options.env_id)
-    wins = tournament(script, agents, options, args.games, args.seed)
+        saved = enjoy.load(file)
+        if not hasattr(saved.script, "win_rate"):
+            sys.exit(f"error: {args.run}: {saved.state['script']} lacks recipes/with/selfplay-evaluation.diff")
+        with contextlib.closing(enjoy.make_envs(saved)) as envs:
+            agents.append(enjoy.Player(saved, envs).agent)
+        steps.append(f"{saved.state['global_step']:,}")
+    options = saved.options  # of the last checkpoint
+    if args.env_id is not None:
+        options = dataclasses.replace(options, env_id=args.env_id)
+    wins = tournament(saved.script, agents, options, args.games, args.seed)
 
     rates = wins / args.games
     print(f"{options.env_id}, {args.games} games of each pair. A draw is half a win.\n")

@@ -1,6 +1,5 @@
-"""enjoy.py: rebuilds a run's environment and agent, plays whole games, and exports the policy."""
+"""enjoy.py: rebuilds a run's environment and agent, and plays whole games."""
 
-import dataclasses
 import os
 import pickle
 import re
@@ -12,7 +11,6 @@ import cv2
 import gymnasium as gym
 import in_process
 import numpy as np
-import onnxruntime
 import processes
 import pygame
 import pytest
@@ -22,17 +20,86 @@ import toy_envs
 from in_process import train
 from processes import start
 from rounding import ROUNDING
-from run_files import checkpoint
-from script_table import ATARI, CONTINUOUS, ENVPOOL, LSTM, MASK, PPO, PROCGEN, ROOT
+from run_files import checkpoint, newest_run
+from script_table import CONTINUOUS, ENVPOOL, LSTM, MASK, PPO, PROCGEN, ROOT
 from toy_envs import Clock, Target
 
 import enjoy
 
 gym.register("EnjoyClock-v0", lambda **kwargs: Clock(images=False), disable_env_checker=True)
 gym.register("EnjoyTarget-v0", lambda **kwargs: Target(images=False), disable_env_checker=True)
+gym.register("EnjoyOwn-v0", lambda **kwargs: OwnNames(images=False), disable_env_checker=True)
+gym.register("EnjoyEndless-v0", lambda **kwargs: Endless(images=False), disable_env_checker=True)
+gym.register("EnjoyGoal-v0", lambda **kwargs: Goal(images=False), disable_env_checker=True)
+gym.register("EnjoyStubborn-v0", lambda **kwargs: Stubborn(images=False), disable_env_checker=True)
+gym.register("EnjoyScreen-v0", lambda **kwargs: Screen(**kwargs), disable_env_checker=True)
+gym.register("EnjoyBlind-v0", lambda: Clock(images=False), disable_env_checker=True)  # takes no render_mode
+gym.register("EnjoyScaled-v0", lambda **kwargs: gym.wrappers.NormalizeObservation(Clock(images=False)))
 CLOCK = "--env-id EnjoyClock-v0 --total-timesteps 96 --num-envs 2 --num-steps 16"
 FEW = "--total-timesteps 64 --num-envs 2 --num-steps 16 --num-minibatches 2 --update-epochs 1"
 TARGET = "--env-id EnjoyTarget-v0 --total-timesteps 512 --num-envs 2 --num-steps 32 --num-minibatches 4"
+
+
+class OwnNames(Clock):
+    """A game of 8 steps with attributes that wrappers and vectors of gymnasium have, too, or a script's Normalize."""
+
+    def __init__(self, images):
+        super().__init__(images)
+        self.env = np.zeros((5, 5))
+        self.envs = [{"gravity": 9.8}]
+        self.frozen = False
+        self.obs_stats = {"count": 0}
+        self.episode_trigger = lambda step: step == 4
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = super().step(action)
+        assert isinstance(self.env, np.ndarray) and self.envs == [{"gravity": 9.8}] and not self.frozen
+        return obs, reward, self.episode_trigger(self.steps), truncated, info
+
+
+class Endless(Clock):
+    """No episode ever ends."""
+
+    def step(self, action):
+        obs, reward, _, _, info = super().step(action)
+        return obs, reward, False, False, info
+
+
+class Goal(Clock):
+    """Every second game is a success."""
+
+    games = 0
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = super().step(action)
+        Goal.games += terminated
+        return obs, reward, terminated, truncated, {"is_success": Goal.games % 2 == 0} if terminated else info
+
+
+class Stubborn(Clock):
+    def close(self):
+        raise RuntimeError("the simulator\nis gone")
+
+
+class Screen(Clock):
+    """Draws a red bar that grows with the steps, in the form that `kind` names."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": None}
+    kind = "rgb"
+
+    def __init__(self, render_mode=None):
+        super().__init__(images=False)
+        self.render_mode = render_mode
+
+    def render(self):
+        image = np.zeros((64, 96, 3), np.uint8)
+        image[:, : 10 * self.steps, 0] = 255
+        forms = {
+            "rgb": image, "rgba": np.dstack([image, image[..., :1]]), "gray": image[..., 0], "list": [image],
+            "float": image / 255, "int64": image.astype(np.int64), "none": None, "vector": image[0, 0],
+            "size": image[: 64 - 2 * self.steps],
+        }  # fmt: skip
+        return forms[self.kind]
 
 
 def play(run, capsys, words=(), **options):
@@ -40,8 +107,9 @@ def play(run, capsys, words=(), **options):
     capsys.readouterr()
     enjoy.enjoy(enjoy.Args(run, **options), words)
     lines = capsys.readouterr().out.splitlines()
-    games = [match.groups() for line in lines if (match := re.fullmatch(r"game \d+: return (\S+), length (\d+)", line))]
-    return [(float(score), int(length)) for score, length in games], [x for x in lines if not x.startswith("game ")]
+    games = [re.match(r"game \d+: return (\S+), length (\d+)", line) for line in lines]
+    games = [(float(game[1]), int(game[2])) for game in games if game is not None]
+    return games, [line for line in lines if not line.startswith("game ")]
 
 
 def error(run, words=(), **options):
@@ -57,9 +125,9 @@ def frames(film):
 
 def rebuilt(run, greedy=True):
     """(envs, player) of a run."""
-    script, options, state, _ = enjoy.load(run)
-    envs = enjoy.make_envs(script, options, state)
-    return envs, enjoy.Player(script, options, state, envs, greedy)
+    saved = enjoy.load(run)
+    envs = enjoy.make_envs(saved)
+    return envs, enjoy.Player(saved, envs, greedy)
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +145,7 @@ def test_whole_games_of_every_script(script, tmp_path, capsys):
     assert str(max(run.glob("checkpoint*"))) in lines[0] and checkpoint(run)["args"]["env_id"] in lines[0]
     assert all(length > (100 if "Breakout" in lines[0] else 1) for _, length in games)  # a game has five lives
     scores = [score for score, _ in games]
-    assert lines[1].startswith(f"{len(games)} games: mean {np.mean(scores):.4g}, std {np.std(scores):.4g}, min ")
+    assert lines[2].startswith(f"{len(games)} games: mean {np.mean(scores):.4g}, std {np.std(scores):.4g}, min ")
     films = [frames(path) for folder in set(run.iterdir()) - before for path in folder.iterdir()]
     assert films == pytest.approx([games[0][1]] if film else [], abs=2)
 
@@ -96,14 +164,24 @@ def test_agents_of_the_repository(file):
     assert max(enjoy.enjoy(enjoy.Args(file, episodes=2))) > SCORES[file.stem.split("-v")[0]]
 
 
-def test_the_seed_decides_and_games_differ_from_training(cartpole, tmp_path, capsys):
+def test_the_seed_decides_and_each_game_has_its_own(cartpole, tmp_path, capsys):
+    """Game 2 of one seed is game 1 of the next; the seeds are not those of training."""
     games = [play(cartpole, capsys, episodes=5, seed=seed)[0] for seed in (1, 1, 2)]
-    assert games[0] == games[1] != games[2]
+    assert games[0] == games[1] and games[0][1:] == games[2][:-1] and len(set(games[0])) > 1
     with in_process.watched(Clock, "reset", lambda env, seed=None, options=None: seed) as seeds:
         run = train(PPO, f"{CLOCK} --seed 1", tmp_path)
         trained = len(seeds)
-        play(run, capsys, episodes=1, seed=1)
-    assert {*seeds[:trained]} == {1, 2, None} and seeds[trained] not in (1, 2, None)
+        play(run, capsys, episodes=3, seed=1)
+    assert {*seeds[:trained]} == {1, 2, None}
+    assert [seed for seed in seeds[trained:] if seed is not None] == [enjoy.FIRST_SEED + i for i in (1, 2, 3)]
+
+
+def test_an_environment_that_seeds_torch_does_not_choose_the_actions(tmp_path, capsys, monkeypatch):
+    """The samples come from a generator of the player's own."""
+    run = train(PPO, CLOCK, tmp_path)
+    before = play(run, capsys, episodes=4)[0]
+    monkeypatch.setattr(Clock, "show", lambda env, *numbers: torch.manual_seed(0) and np.float32(numbers))
+    assert play(run, capsys, episodes=4)[0] == before and len(set(before)) > 1
 
 
 def test_returns_are_raw_and_statistics_frozen(tmp_path):
@@ -111,9 +189,9 @@ def test_returns_are_raw_and_statistics_frozen(tmp_path):
     envs, player = rebuilt(run)
     saved = envs.state_dict()
     with in_process.watched(Target, "step", lambda env, action: 1 - abs(action - env.answer)) as rewards:
-        games = list(enjoy.play(envs, player.act, enjoy.Args(run, episodes=3), None))
-    assert [length for _, length in games] == [16] * 3
-    assert [score for score, _ in games] == pytest.approx([sum(rewards[i : i + 16]).item() for i in (0, 16, 32)])
+        games = [enjoy.play_game(envs, player, number, enjoy.Args(run)) for number in range(3)]
+    assert [game.length for game in games] == [16] * 3
+    assert [game.score for game in games] == pytest.approx([sum(rewards[i : i + 16]).item() for i in (0, 16, 32)])
     assert envs.state_dict() == saved == checkpoint(run)["parts"]["envs"] and envs.return_stats.count > 500
 
 
@@ -122,11 +200,13 @@ def test_the_recurrent_state_is_carried_from_step_to_step():
     spaces = toy_envs.spaces(gym.spaces.Box(0, 255, (84, 84, 1), np.uint8), gym.spaces.Discrete(4))
     agent = LSTM.module.Agent(spaces).requires_grad_(False)
     obs, dones = torch.randint(256, (8, 84, 84, 1), dtype=torch.uint8), torch.tensor([0, 0, 1, 0, 0, 1, 0, 0]).bool()
-    player = enjoy.Player(LSTM.module, LSTM.module.Args(), {"parts": {"agent": agent.state_dict()}}, spaces)
+    saved = enjoy.Saved(None, {"parts": {"agent": agent.state_dict()}}, LSTM.module, LSTM.module.Args())
+    player = enjoy.Player(saved, spaces)
+    player.start_game(seed=0, num_envs=1)
     for t in range(8):
         player.act(obs[t, None].numpy(), dones[t, None].numpy(), {})
     _, _, state = agent(obs, (torch.zeros(1, 1, 128),) * 2, dones)
-    torch.testing.assert_close(tuple(player.memory.values()), state, rtol=ROUNDING, atol=ROUNDING)
+    torch.testing.assert_close(player.state, state, rtol=ROUNDING, atol=ROUNDING)
 
 
 def test_masks(tmp_path, capsys, monkeypatch):
@@ -140,17 +220,54 @@ def test_masks(tmp_path, capsys, monkeypatch):
 
 
 def test_an_edited_copy_is_rebuilt_by_the_source_in_its_folder(tmp_path, capsys, monkeypatch):
-    """Here with other layers, and with AutoresetMode.NEXT_STEP, where an ended episode stands in the infos."""
+    """Here with other layers, options for the agent, a third output, and AutoresetMode.NEXT_STEP.
+
+    With it an ended episode stands in the infos themselves."""
     text = (ROOT / "ppo.py").read_text()
-    for old, new in (("self.policy_trunk", "self.actor"), ("64", "24"), ("SAME_STEP", "NEXT_STEP")):
+    init = "def __init__(self, envs):\n        super().__init__()\n        (inputs,)"
+    edits = {
+        "self.policy_trunk": "self.actor",
+        "(64, ": "(24, ",
+        ", 64)": ", 24)",
+        "SAME_STEP": "NEXT_STEP",
+        init: init.replace("envs)", "envs, args)"),
+        "Agent(envs)": "Agent(envs, args)",
+        "return self.get_policy(obs), values": "return self.get_policy(obs), values, values",
+    }
+    for old, new in edits.items():
+        assert old in text
         text = text.replace(old, new)
     (tmp_path / "my_edit.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     run = train(PPO._replace(name="my_edit"), CLOCK, tmp_path / "train")
     assert len(play(run, capsys, episodes=3)[0]) == 3 and not (run / "__pycache__").exists()
     (run / "my_edit.py").unlink()
-    with pytest.raises(FileNotFoundError, match="my_edit.py"):
-        enjoy.load(run)
+    assert "made by my_edit.py, which is neither" in error(run)
+
+
+def test_scripts_of_one_name_do_not_mix(tmp_path):
+    """Each is a module of its own, in which classes find their source."""
+    runs = [train(PPO, CLOCK, tmp_path / name) for name in ("one", "two")]
+    (runs[1] / "ppo.py").write_text((ROOT / "ppo.py").read_text().replace("seed of torch;", "another text;"))
+    scripts = [enjoy.load(run).script for run in runs]
+    assert [sys.modules[script.Args.__module__] for script in scripts] == scripts and scripts[0] != scripts[1]
+
+
+def test_a_script_of_an_earlier_version(tmp_path):
+    run = train(PPO, CLOCK, tmp_path)
+    text = (run / "ppo.py").read_text()
+    (run / "ppo.py").write_text(text.replace("def make_envs(args, folder=None)", "def make_envs(args, folder)"))
+    assert "is of an earlier version" in error(run)
+    (run / "ppo.py").write_text("Args = make_envs = None")
+    assert "it has no Agent" in error(run)
+
+
+@pytest.mark.slow
+def test_a_run_of_a_symbolic_link(tmp_path, capsys):
+    (tmp_path / "train_agent.py").symlink_to(ROOT / "ppo.py")
+    process = start([tmp_path / "train_agent.py", *FEW.split()], tmp_path)
+    assert processes.finish(process)[0] == 0
+    assert len(play(newest_run(tmp_path), capsys, episodes=1)[0]) == 1
 
 
 def test_the_newest_script_that_began_before_the_checkpoint(tmp_path, capsys):
@@ -183,23 +300,73 @@ def test_bad_checkpoints(cartpole, tmp_path, capsys):
     """The newest one is played or named as damaged, and code in a file never runs."""
     (older, newer), folder, trap = sorted(cartpole.glob("checkpoint*")), tmp_path / "run", tmp_path / "trap"
     folder.mkdir()
-    with pytest.raises(FileNotFoundError, match="checkpoint_"):
-        enjoy.load(folder)
+    assert "has no checkpoint_<step>.pt" in error(folder)
     for path in (older, newer):
         (folder / path.name).write_bytes(path.read_bytes())
     (folder / "checkpoint_best.pt").write_bytes(b"")  # not a checkpoint by its name
     assert str(folder / newer.name) in play(folder, capsys, episodes=1)[1][0]
     whole = newer.read_bytes()
+    weight = whole.index(checkpoint(cartpole)["parts"]["agent"]["policy.weight"].numpy().tobytes())
+    flipped = whole[:weight] + bytes([whole[weight] ^ 1]) + whole[weight + 1 :]
     half, encrypted = len(whole) // 2, bytearray(whole)
     encrypted[encrypted.index(b"PK\x01\x02") + 8] |= 1
     code = type("Code", (), {"__reduce__": lambda self: (os.mkdir, (str(trap),))})()  # unpickling it makes a folder
     torch.save(checkpoint(cartpole) | {"code": code}, tmp_path / "evil.pt")
     torch.save(torch.zeros(2), tmp_path / "tensor.pt")
     others = (tmp_path / "evil.pt").read_bytes(), (tmp_path / "tensor.pt").read_bytes(), pickle.dumps(code)
-    for bad in (whole[:half], b"", whole[:half] + bytes([whole[half] ^ 1]) + whole[half + 1 :], encrypted, *others):
+    for bad in (whole[:half], b"", flipped, encrypted, *others):
         (folder / newer.name).write_bytes(bad)
         assert f"{newer.name} is damaged" in error(folder)
     assert not trap.exists()
+
+
+ODD = {
+    "no returns": lambda state: state.pop("returns"),
+    "script": lambda state: state.update(script=3),
+    "another script": lambda state: state.update(script="other.py"),
+    "another file": lambda state: state.update(script="enjoy.py"),
+    "args": lambda state: state.update(args=[]),
+    "an option": lambda state: state["args"].update(env_id=5),
+    "a number": lambda state: state["args"].update(gamma="high"),
+    "step": lambda state: state.update(global_step="3"),
+    "returns": lambda state: state.update(returns=["many"]),
+    "parts": lambda state: state.update(parts=[]),
+    "no agent": lambda state: state["parts"].pop("agent"),
+    "agent": lambda state: state["parts"].update(agent=[1, 2]),
+    "weights": lambda state: state["parts"].update(agent={"policy.weight": 3}),
+    "a weight": lambda state: state["parts"]["agent"].update({"policy.weight": torch.zeros(7)}),
+    "statistics": lambda state: state["parts"].update(envs={}),
+    "no statistics": lambda state: state.update(script="ppo_continuous_action.py"),
+}
+
+
+@pytest.mark.parametrize("change", ODD.values(), ids=ODD)
+def test_odd_contents(change, cartpole, tmp_path):
+    """Each ends with one line."""
+    state = checkpoint(cartpole)
+    change(state)
+    torch.save(state, tmp_path / "odd.pt")
+    assert error(tmp_path / "odd.pt", episodes=1)
+
+
+def test_statistics_that_are_missing(tmp_path):
+    """Without them the agent would play on other observations than in training, in silence."""
+    run = train(CONTINUOUS, TARGET, tmp_path)
+    for part, text in (({}, "has no part envs"), ({"envs": {"obs": 3}}, "part envs does not fit")):
+        state = checkpoint(run)
+        del state["parts"]["envs"]
+        state["parts"] |= part
+        torch.save(state, tmp_path / "odd.pt")
+        assert text in error(tmp_path / "odd.pt")
+
+
+def test_an_option_that_the_script_does_not_have(cartpole, tmp_path, capsys):
+    """As of an edited copy, whose best.pt was moved out of its folder."""
+    state = checkpoint(cartpole)
+    state["args"]["eval_every"] = 50
+    torch.save(state, tmp_path / "best.pt")
+    games, lines = play(tmp_path / "best.pt", capsys, episodes=1)
+    assert len(games) == 1 and lines[0] == "options of the checkpoint that ppo.py does not have: eval_every"
 
 
 def test_greedy_takes_the_most_likely_action(tmp_path, capsys):
@@ -243,7 +410,6 @@ def test_opponents(cartpole, tmp_path, capsys):
     weak = train(script, f"{options} 256 --learning-rate 0", tmp_path / "weak")
     assert play(strong, capsys, episodes=5, opponent="random")[1][-1].endswith("won 5, drawn 0, lost 0")
     assert play(weak, capsys, episodes=5, opponent=str(strong))[1][-1].endswith("won 0, drawn 0, lost 5")
-    assert play(strong, capsys, episodes=2, opponent="random", export=tmp_path / "agent.onnx")[1][-1].endswith("lost 0")
     assert "not for games of two" in error(cartpole, opponent="random")
 
 
@@ -256,61 +422,90 @@ def test_ctrl_c_ends_with_what_was_played(cartpole, tmp_path):
     assert (status, errors) == (130, "") and re.search(r"\n\d+ games: mean .*\n$", "\n" + output)
 
 
-EXPORTS = [(PPO, CLOCK), (CONTINUOUS, f"{FEW} --env-id Hopper-v5"), (ATARI, FEW), (LSTM, FEW), (MASK, MASK.tiny)]
+def test_the_environments_own_attributes(tmp_path, capsys):
+    """Neither are they followed nor set."""
+    run = train(PPO, CLOCK.replace("Clock", "Own"), tmp_path)
+    assert [length for _, length in play(run, capsys, episodes=3)[0]] == [4] * 3
 
 
-@pytest.mark.parametrize(
-    "script, options",
-    [pytest.param(*row, id=row[0].name, marks=pytest.mark.slow if row[0].images else ()) for row in EXPORTS],
-)
-def test_an_exported_policy_plays_without_the_script(script, options, tmp_path):
-    """For 200 steps its actions are those of torch, for two environments without the script's wrappers."""
-    run, file = train(script, options, tmp_path), tmp_path / "agent.onnx"
-    enjoy.enjoy(enjoy.Args(run, episodes=1, export=file))
-    session = onnxruntime.InferenceSession(file)
-    script, options, state, _ = enjoy.load(run)
-    normalize = script.make_envs(dataclasses.replace(options, num_envs=2), None)
-    envs, box = getattr(normalize, "env", normalize), hasattr(normalize, "scale")
-    if box:
-        normalize.load_state_dict(state["parts"]["envs"])
-    player = enjoy.Player(script, options, state, envs)
-    close = {"rtol": ROUNDING, "atol": ROUNDING}
-    (obs, infos), dones = envs.reset(seed=3), np.ones(2, bool)
-    for _ in range(200):
-        inputs = player.inputs(obs.astype(np.float32) if box else obs, dones, infos)
-        outputs = session.run(None, {name: tensor.numpy() for name, tensor in inputs.items()})
-        outputs = dict(zip([value.name for value in session.get_outputs()], outputs, strict=True))
-        inputs["obs"] = torch.from_numpy(normalize.scale(obs) if box else obs)
-        policy, player.memory = player.policy(inputs)
-        expected = {f"next_{name}": x for name, x in player.memory.items()}
-        if box:
-            expected["action"] = policy.mean.clip(-1, 1)
-        else:  # where rounding decides which of two actions is the likeliest, either will do
-            actions = [enjoy.mode(policy), torch.from_numpy(outputs["action"])]
-            torch.testing.assert_close(*map(policy.log_prob, actions), **close)
-        for name, tensor in expected.items():
-            np.testing.assert_allclose(outputs[name], tensor, **close)
-        obs, _, terminated, truncated, infos = envs.step(outputs["action"])
-        dones = terminated | truncated
+@pytest.mark.parametrize("kind", ["rgb", "rgba", "gray", "float", "int64", "list"])
+def test_films_of_frames_in_other_forms(kind, tmp_path, capsys, monkeypatch):
+    """The bar has 10 more columns at each step; gray frames are white instead of red."""
+    run = train(PPO, CLOCK.replace("Clock", "Screen"), tmp_path)
+    monkeypatch.setattr(Screen, "kind", kind)
+    _, lines = play(run, capsys, episodes=1, video=True)
+    film = cv2.VideoCapture(str(Path(lines[-1].removeprefix("videos: ")) / "game-1.mp4"))
+    images = [film.read()[1] for _ in range(8)]
+    widths = [(image[32, :, 2] > 128).sum() for image in images]
+    assert widths == pytest.approx([0, 10, 20, 30, 40, 50, 60, 70], abs=3)
+    assert ((images[7][32, :60, 0] > 128).sum() > 50) == (kind == "gray")
 
 
-def test_an_exported_network_takes_any_number_of_images(tmp_path):
-    """ppo_procgen.py divides them into parts on a CPU."""
-    images = gym.spaces.Box(0, 255, (3, 64, 64), np.uint8)
-    envs = gym.vector.SyncVectorEnv([lambda: gym.wrappers.TransformObservation(gym.make("CartPole-v1"), None, images)])
-    envs.reset = lambda: (images.sample()[None], {})
-    agent, options = PROCGEN.module.Agent(envs), PROCGEN.module.Args()
-    player = enjoy.Player(PROCGEN.module, options, {"parts": {"agent": agent.state_dict()}}, envs)
-    enjoy.export(player, tmp_path / "agent.onnx")
-    obs = np.random.default_rng(0).integers(0, 256, (65, 3, 64, 64), dtype=np.uint8)
-    [actions] = onnxruntime.InferenceSession(tmp_path / "agent.onnx").run(["action"], {"obs": obs})
-    assert actions.tolist() == agent(torch.from_numpy(obs))[0].logits.argmax(-1).tolist()
+@pytest.mark.parametrize("kind", ["none", "vector", "size"])
+def test_frames_that_are_no_pictures(kind, tmp_path, capsys, monkeypatch):
+    run = train(PPO, CLOCK.replace("Clock", "Screen"), tmp_path)
+    monkeypatch.setattr(Screen, "kind", kind)
+    assert re.search("cannot draw|another kind|pictures change", error(run, video=True))
 
 
-def test_what_cannot_be_exported(tmp_path, monkeypatch):
-    """A script whose Normalize treats actions otherwise, here twice as large."""
-    text = (ROOT / "ppo_continuous_action.py").read_text()
-    (tmp_path / "my_twice.py").write_text(text.replace("actions = actions.clip(", "actions = 2 * actions.clip("))
-    monkeypatch.syspath_prepend(tmp_path)
-    run = train(CONTINUOUS._replace(name="my_twice"), TARGET, tmp_path)
-    assert "no export" in error(run, export=tmp_path / "agent.onnx") and not (tmp_path / "agent.onnx").exists()
+def test_an_environment_that_draws_nothing(tmp_path):
+    run = train(PPO, CLOCK.replace("Clock", "Blind"), tmp_path)
+    assert "EnjoyBlind-v0 cannot draw: TypeError" in error(run, video=True)
+
+
+def test_a_game_that_never_ends(tmp_path, capsys, monkeypatch):
+    """It is given up with a line, and counts as no game; a long one says how far it is."""
+    run = train(PPO, CLOCK.replace("Clock", "Endless"), tmp_path)
+    assert enjoy.enjoy(enjoy.Args(run, episodes=2, max_steps=30)) == []
+    text = capsys.readouterr().out
+    assert "no episode ended in training" in text and "games: mean" not in text
+    assert [f"game {i}: no end after 30 steps" in text for i in (1, 2, 3)] == [True, True, False]
+    monkeypatch.setattr(enjoy, "SECONDS_OF_SILENCE", -1)
+    enjoy.enjoy(enjoy.Args(run, episodes=1, max_steps=30))
+    assert "game 1: 29 steps so far" in capsys.readouterr().out
+
+
+def test_returns_of_training_are_those_of_its_environment(cartpole, capsys):
+    lines = play(cartpole, capsys, ["--env-id", "CartPole-v0"], episodes=1)[1]
+    assert re.search(r": CartPole-v0, mean return in training \S+ on CartPole-v1$", lines[0])
+
+
+def test_statistics_inside_the_environment_are_named(tmp_path, capsys):
+    """No checkpoint has them."""
+    run = train(PPO, CLOCK.replace("Clock", "Scaled"), tmp_path)
+    assert "NormalizeObservation in EnjoyScaled-v0 keeps statistics" in play(run, capsys, episodes=1)[1][0]
+
+
+def test_success_is_printed(tmp_path, capsys):
+    run = train(PPO, CLOCK.replace("Clock", "Goal"), tmp_path)
+    Goal.games = 0
+    enjoy.enjoy(enjoy.Args(run, episodes=3))
+    lines = capsys.readouterr().out.splitlines()[-4:]
+    assert [line.split(", ")[-1] for line in lines[:3]] == ["no success", "success", "no success"]
+    assert lines[3].endswith(", success in 1")
+
+
+def test_a_close_that_fails_comes_after_the_summary(tmp_path, capsys):
+    run = train(PPO, CLOCK, tmp_path)
+    lines = play(run, capsys, ["--env-id", "EnjoyStubborn-v0"], episodes=2)[1]
+    assert lines[-2].startswith("2 games: mean") and lines[-1].endswith("failed: RuntimeError: the simulator is gone")
+
+
+def test_videos_of_an_agent_without_a_run_folder(tmp_path, capsys, monkeypatch):
+    """They go into videos/ of the current folder, which git ignores in the checkout."""
+    monkeypatch.chdir(tmp_path)
+    before = set((ROOT / "agents").iterdir())
+    lines = play(ROOT / "agents/CartPole-v1__ppo__1.pt", capsys, episodes=1, video=True)[1]
+    [film] = tmp_path.glob("videos/CartPole-v1__ppo__1-*/game-1.mp4")
+    assert lines[-1] == f"videos: {film.parent.relative_to(tmp_path)}" and frames(film) > 100
+    assert set((ROOT / "agents").iterdir()) == before and "videos/" in (ROOT / ".gitignore").read_text().split()
+
+
+@pytest.mark.parametrize("words", ["--env-id Nothing-v7", "--env-id nothing:Clock-v0", "--export agent.onnx"])
+def test_errors_of_the_command_line_are_one_line(words, cartpole, monkeypatch):
+    """Among them gymnasium's own, and where the export has gone."""
+    monkeypatch.setattr(sys, "argv", f"enjoy.py {cartpole} {words}".split())
+    with pytest.raises(SystemExit, match=r"^error: [^\n]+$"):
+        enjoy.main()
+    for options in ({"episodes": 0}, {"max_steps": 0}, {"seed": -1}):
+        assert "must be" in error(cartpole, **options)

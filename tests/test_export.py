@@ -1,0 +1,188 @@
+"""export.py: writes a policy to ONNX, and finds where the file and the agent differ."""
+
+import re
+import sys
+
+import gymnasium as gym
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from in_process import train
+from script_table import ATARI, CONTINUOUS, ENVPOOL, LSTM, MASK, PPO, PROCGEN, ROOT, SELFPLAY
+from test_enjoy import CLOCK, FEW, TARGET, checkpoint
+from toy_envs import Clock
+
+import enjoy
+import export
+
+TUPLE = gym.spaces.Tuple([gym.spaces.Discrete(3), gym.spaces.Box(0, 1, (2, 2))])
+gym.register("ExportTuple-v0", lambda **kwargs: Parts(images=False), disable_env_checker=True)
+
+
+class Parts(Clock):
+    """Clock with the step in a Tuple."""
+
+    observation_space = property(lambda env: TUPLE, lambda env, space: None)
+
+    def show(self, *numbers):
+        return numbers[0] % 3, np.full((2, 2), numbers[0] / 8, np.float32)
+
+
+def written(run, tmp_path, words=(), **options):
+    """The ONNX session of a run."""
+    file = tmp_path / "agent.onnx"
+    export.export(export.Args(run, file, **{"steps": 40} | options), words)
+    return onnxruntime.InferenceSession(file)
+
+
+def error(run, tmp_path, **options):
+    """The line with which export.py ends; it leaves no file."""
+    with pytest.raises(SystemExit, match=r"^error: [^\n]+$") as end:
+        written(run, tmp_path, **options)
+    assert not list(tmp_path.glob("agent.onnx*"))
+    return end.value.code
+
+
+def edited(script, edits, options, folder, monkeypatch):
+    """A run of an edited copy of a script."""
+    text = (ROOT / f"{script.name}.py").read_text()
+    for old, new in edits.items():
+        assert old in text
+        text = text.replace(old, new)
+    (folder / "my_export.py").write_text(text)
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(sys.modules, "my_export", raising=False)
+    return train(script._replace(name="my_export"), options, folder / "train")
+
+
+EXPORTS = [
+    (PPO, CLOCK, False),
+    (CONTINUOUS, f"{FEW} --env-id Hopper-v5", False),
+    (MASK, MASK.tiny, False),
+    (SELFPLAY, SELFPLAY.tiny, False),
+    (ATARI, FEW, True),
+    (LSTM, FEW, True),
+    (ENVPOOL, FEW, True),
+]
+
+
+@pytest.mark.parametrize(
+    "script, options",
+    [pytest.param(*row, id=row[0].name, marks=pytest.mark.slow if slow else ()) for *row, slow in EXPORTS],
+)
+def test_an_exported_policy_plays_without_the_script(script, options, tmp_path):
+    """For 200 steps its actions are those of torch, for two environments without the script's Normalize."""
+    run = train(script, options, tmp_path)
+    session = written(run, tmp_path)
+    names = [value.name for value in session.get_outputs()]
+    saved = enjoy.load(run)
+    envs = saved.script.make_envs(saved.options)  # of two environments
+    if script is CONTINUOUS:
+        envs.load_state_dict(saved.state["parts"]["envs"])
+        envs.frozen = True
+    envs, recorder = export.record_inside(envs, enjoy.find_normalize(saved.script, envs))
+    player = enjoy.Player(saved, envs, greedy=True)
+    obs, infos = envs.reset(seed=3)
+    player.start_game(0, len(obs))
+    dones = np.ones(len(obs), dtype=bool)
+    state = {name: tensor.numpy() for name, tensor in export.state_by_name(player.state).items()}
+    for _ in range(200):
+        inputs = {"obs": recorder.obs} | state
+        if state:
+            inputs["dones"] = dones
+        if script is MASK:
+            inputs["masks"] = np.array(infos["action_mask"])
+        outputs = dict(zip(names, session.run(names, inputs), strict=True))
+        policy = player.get_policy(obs, dones, infos)
+        obs, _, terminated, truncated, infos = envs.step(policy.mode().numpy())
+        np.testing.assert_allclose(outputs["action"], recorder.actions, atol=1e-4)
+        for name, tensor in export.state_by_name(player.state).items():
+            np.testing.assert_allclose(outputs[f"next_{name}"], tensor, atol=1e-4)
+        state = {name: outputs[f"next_{name}"] for name in state}  # its own, as where it is used
+        dones = terminated | truncated
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "agents").glob("[CLM]*.pt")), ids=lambda file: file.stem)
+def test_agents_of_the_repository(file, tmp_path, capsys):
+    session = written(file, tmp_path)
+    lines = capsys.readouterr().out.splitlines()
+    inputs = [value.name for value in session.get_inputs()]
+    assert inputs == (["obs", "masks"] if "Microrts" in file.name else ["obs"])
+    assert re.fullmatch(r".*: the same as .* in 40 steps of .*", lines[-1])
+
+
+def test_an_exported_network_takes_any_number_of_images(tmp_path):
+    """ppo_procgen.py divides them into parts on a CPU."""
+    pytest.importorskip("envpool")
+    images = gym.spaces.Box(0, 255, (3, 64, 64), np.uint8)
+    envs = gym.vector.SyncVectorEnv([lambda: gym.wrappers.TransformObservation(gym.make("CartPole-v1"), None, images)])
+    agent = PROCGEN.module.Agent(envs)
+    saved = enjoy.Saved(None, {"parts": {"agent": agent.state_dict()}}, PROCGEN.module, PROCGEN.module.Args())
+    player = enjoy.Player(saved, envs, greedy=True)
+    example = {"obs": torch.from_numpy(images.sample()[None])}
+    export.write_onnx(export.Graph(player, None, envs.single_action_space), example, tmp_path / "agent.onnx")
+    obs = np.random.default_rng(0).integers(0, 256, (65, 3, 64, 64), dtype=np.uint8)
+    [actions] = onnxruntime.InferenceSession(tmp_path / "agent.onnx").run(["action"], {"obs": obs})
+    assert actions.tolist() == agent(torch.from_numpy(obs))[0].logits.argmax(-1).tolist()
+
+
+@pytest.mark.qt
+def test_a_game_of_procgen(tmp_path):
+    run = train(PROCGEN, FEW, tmp_path)
+    assert [value.shape for value in written(run, tmp_path).get_inputs()] == [["batch", 3, 64, 64]]
+
+
+def test_an_observation_that_is_no_vector(tmp_path, capsys):
+    """What the file takes is said in a line, and only then."""
+    run = train(PPO, CLOCK.replace("EnjoyClock", "ExportTuple"), tmp_path)
+    session = written(run, tmp_path)
+    assert session.get_inputs()[0].shape == ["batch", 7]
+    assert f"obs is gymnasium.spaces.flatten(space, observation), of the space {TUPLE}\n" in capsys.readouterr().out
+    (tmp_path / "other").mkdir()
+    written(train(PPO, CLOCK, tmp_path / "other"), tmp_path)
+    assert "flatten" not in capsys.readouterr().out
+
+
+def test_attributes_of_the_environment_are_not_statistics(tmp_path):
+    run = train(PPO, CLOCK.replace("Clock", "Own"), tmp_path)
+    assert len(written(run, tmp_path).get_inputs()) == 1
+
+
+TWICE = {"actions = actions.clip(": "actions = 2 * actions.clip("}
+OTHERS = {
+    "actions": TWICE,
+    "observations": {"return scaled.clip(-10, 10)": "return 1 + scaled.clip(-10, 10)"},
+}
+
+
+@pytest.mark.parametrize("edits", OTHERS.values(), ids=OTHERS)
+def test_a_wrapper_that_changes_what_the_file_does_not(edits, tmp_path, monkeypatch):
+    run = edited(CONTINUOUS, edits, TARGET, tmp_path, monkeypatch)
+    assert "no export: in step" in error(run, tmp_path)
+
+
+def test_a_copy_that_bounds_actions_in_its_own_way(tmp_path, monkeypatch):
+    """With its function bound_actions in the graph."""
+    own = "def bound_actions(actions, space):\n    return 2 * actions.clip(-2, 2)\n\n\nclass Normalize("
+    run = edited(CONTINUOUS, TWICE | {"class Normalize(": own}, TARGET, tmp_path, monkeypatch)
+    written(run, tmp_path)
+
+
+def test_a_forward_for_one_size_of_batch(tmp_path, monkeypatch):
+    """torch.export takes len() for a constant."""
+    edits = {"        return self.get_policy(obs), values": "        values = values * len(obs)\n"
+        "        return self.get_policy(obs[: len(obs)]), values"}  # fmt: skip
+    run = edited(PPO, edits, CLOCK, tmp_path, monkeypatch)
+    assert "no export" in error(run, tmp_path)
+
+
+def test_words_that_do_not_fit(tmp_path):
+    run = train(PPO, CLOCK, tmp_path)
+    assert "--steps" in error(run, tmp_path, steps=0)
+    with pytest.raises(SystemExit, match="is not a folder"):
+        export.export(export.Args(run, tmp_path / "missing" / "agent.onnx"))
+    state = checkpoint(run)
+    del state["parts"]["agent"]
+    torch.save(state, tmp_path / "odd.pt")
+    assert "no part agent" in error(tmp_path / "odd.pt", tmp_path)
