@@ -49,7 +49,7 @@ import tyro
 
 STEP = "[0-9]" * 12  # the global step in the names of checkpoints, and of the copies of the script that a resume makes
 FIRST_SEED = 1_000_000_000  # the games' seeds are far from those of training, which begin at --seed
-PICTURES = "--render and --video need render() to return uint8 [H, W, 3] in rgb_array mode; MuJoCo needs EGL: docs/install.md"
+PICTURES = "--render and --video need render() to return uint8 [H, W, 3] in rgb_array mode; MuJoCo needs libegl1"
 SECONDS_OF_SILENCE = 10  # after this time a long game prints how far it is
 
 
@@ -100,9 +100,13 @@ def read_state(file):
     """The contents of a checkpoint: plain values and tensors, of the types that the scripts save."""
     data = file.read_bytes()
     state = None
-    with contextlib.suppress(Exception):  # damaged bytes raise errors of many kinds
+    try:
         if zipfile.ZipFile(io.BytesIO(data)).testzip() is None:  # torch.load does not verify the checksums
             state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    except MemoryError:
+        raise
+    except Exception:  # damaged bytes raise errors of many kinds
+        pass
     if not isinstance(state, dict):
         sys.exit(f"error: {file} is damaged, or not a checkpoint of these scripts")
     for key, kind in {"script": str, "args": dict, "global_step": int, "returns": list, "parts": dict}.items():
@@ -136,7 +140,8 @@ def import_script(source):
     for needed in ("Args", "make_envs", "Agent"):
         if not hasattr(script, needed):
             sys.exit(f"error: {source} is not a script of this repository: it has no {needed}")
-    if inspect.signature(script.make_envs).parameters["folder"].default is not None:
+    required = [each for each in inspect.signature(script.make_envs).parameters.values() if each.default is each.empty]
+    if len(required) > 1:  # the folder is one of them
         sys.exit(f"error: {source} is of an earlier version; the enjoy.py of that version plays it (run.json: commit)")
     return script
 
@@ -277,9 +282,11 @@ class RandomPlayer:
         self.space = space
 
     def start_game(self, seed, num_envs):
+        """Seeds the actions."""
         self.space.seed(seed)
 
     def act(self, obs, dones, infos):
+        """One random action, as an array."""
         return np.array([self.space.sample()])
 
 
@@ -291,10 +298,12 @@ class Match:
         self.opponent = opponent
 
     def start_game(self, seed, num_envs):
+        """Starts a game for both."""
         self.player.start_game(seed, 1)
         self.opponent.start_game(seed + 2**40, 1)  # the samples of both must not be the same
 
     def act(self, obs, dones, infos):
+        """The actions of both, an array [2], for observations, an array [2, ...]."""
         action = self.player.act(obs[:1], dones[:1], infos)
         answer = self.opponent.act(obs[1:], dones[1:], infos)
         return np.append(action, answer)

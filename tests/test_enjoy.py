@@ -239,6 +239,7 @@ def test_an_edited_copy_is_rebuilt_by_the_source_in_its_folder(tmp_path, capsys,
         text = text.replace(old, new)
     (tmp_path / "my_edit.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)  # an environment variable may set it
     run = train(PPO._replace(name="my_edit"), CLOCK, tmp_path / "train")
     assert len(play(run, capsys, episodes=3)[0]) == 3 and not (run / "__pycache__").exists()
     (run / "my_edit.py").unlink()
