@@ -342,9 +342,9 @@ class Endless(gym.Env):
         return np.zeros(self.observation_space.shape, np.float32), 1.0, False, False, {}
 
 
-gym.register("Endless-v0", Endless, disable_env_checker=True, kwargs={"players": 1})
+gym.register("EndlessTask-v0", Endless, disable_env_checker=True, kwargs={"players": 1})
 gym.register("EndlessGame-v0", Endless, disable_env_checker=True, kwargs={"players": 2})
-ENDLESS = "--no-cuda --env-id Endless-v0 --num-envs 2 --num-steps 32 --total-timesteps 256 --eval-every 1"
+ENDLESS = "--no-cuda --env-id EndlessTask-v0 --num-envs 2 --num-steps 32 --total-timesteps 256 --eval-every 1"
 
 
 @of_recipes("evaluation")
@@ -372,7 +372,7 @@ def test_one_signal_ends_an_evaluation(recipe, made, tmp_path, capsys):
 
     options = f"{ENDLESS} --eval-steps 5000"
     if name == "win_rate":
-        options = options.replace("Endless", "EndlessGame") + " --eval-games 2"
+        options = options.replace("EndlessTask", "EndlessGame") + " --eval-games 2"
     steps = Endless.steps
     with patched((module, name, evaluate)), pytest.raises(SystemExit, match="130"):
         train(made, options, tmp_path)
