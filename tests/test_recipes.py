@@ -20,6 +20,7 @@ from run_files import checkpoint, equal, newest_run, scalars
 from script_table import ROOT, TEXTS, needs_procgen
 
 import enjoy
+import export
 from recipes import refresh as refreshing
 from recipes.recipe import apply, plumbing, read, recipes
 
@@ -413,5 +414,5 @@ def test_the_policy_itself_keeps_the_bounds(recipe, made, tmp_path):
     """So the environment gets what the policy says, and the agent can be exported."""
     pytest.importorskip("onnxruntime")
     run = train(made, f"{TINY[recipe.script.name]} --no-cuda --num-minibatches 2 --env-id Pendulum-v1", tmp_path)
-    assert enjoy.enjoy(enjoy.Args(run, episodes=1, export=tmp_path / "agent.onnx"))
+    export.export(export.Args(run, tmp_path / "agent.onnx"))
     assert (tmp_path / "agent.onnx").exists()
