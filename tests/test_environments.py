@@ -10,8 +10,8 @@ import script_table
 import torch
 import toy_envs
 from in_process import patched, train, watched
-from processes import PATIENCE
-from run_files import checkpoint, same_weights, without_speed
+from processes import PATIENCE, finish, start
+from run_files import checkpoint, newest_run, same_weights, without_speed
 from script_table import CONTINUOUS, MASK, MULTIDISCRETE, PPO, SELFPLAY, SHARED
 from test_cli import train_on
 
@@ -78,6 +78,28 @@ def test_what_an_environment_overwrites_is_kept(script, env_id, vector, tmp_path
     for number, rewards in enumerate(rollouts):
         steps = np.arange(12 * number + 1, 12 * number + 13)[:, None] / 2
         assert (np.abs(rewards) == np.broadcast_to(steps, rewards.shape)).all()
+
+
+@pytest.mark.parametrize("async_envs", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize(
+    "script, env_id, actions",
+    [
+        (PPO, "BorrowedDiscrete-v0", np.ones(2, int)),
+        (CONTINUOUS, "BorrowedBox-v0", np.ones((2, 2), np.float32)),
+        (SELFPLAY, "BorrowedPlayers-v0", np.ones(2, int)),
+    ],
+    ids=["ppo", "ppo_continuous_action", "ppo_selfplay"],
+)
+def test_the_last_observation_of_an_episode_is_kept(script, env_id, actions, async_envs):
+    """The reset overwrites it in the environment."""
+    with patched((script.module, "Normalize", toy_envs.AsTheyAre)) if script is CONTINUOUS else patched():
+        envs = script.module.make_envs(script.module.Args(env_id=env_id, num_envs=2, async_envs=async_envs))
+    envs.reset(seed=1)
+    for _ in range(5):
+        obs, _, terminated, _, infos = envs.step(actions.copy())
+    assert terminated.all() and (obs[:, 2:] == -1).all()
+    assert [each.tolist()[1:] for each in infos["final_obs"]] == [[5, 1, 1]] * 2
+    envs.close()
 
 
 @script_table.every_script
@@ -302,8 +324,10 @@ def is_running(pid):
 
 def test_an_environment_may_start_a_process(tmp_path):
     """Also in a worker of --async-envs; those of the workers end with them."""
-    run = train(PPO, f"{PPO.tiny} --env-id toy_envs:Worker-v0 --async-envs", tmp_path)
-    assert checkpoint(run)["global_step"] == 512
+    options = f"{PPO.tiny} --env-id toy_envs:Worker-v0 --async-envs"
+    status, _, errors = finish(start([ppo.__file__, *options.split()], tmp_path))
+    assert status == 0, errors
+    assert checkpoint(newest_run(tmp_path))["global_step"] == 512
     pids = [int(line) for line in (tmp_path / "processes").read_text().split()]
     assert len(pids) >= 2
     end = time.monotonic() + PATIENCE

@@ -233,11 +233,13 @@ class Endless(Guess):
 
 
 class Worker(Toy):
-    """Starts a process of its own, whose number it writes into a file of the folder that it is started in."""
+    """Starts a process of its own, and writes its number into a file of the folder that it is started in.
+
+    The process would end by itself after an hour."""
 
     def __init__(self, render_mode=None):
         super().__init__(None)
-        self.process = multiprocessing.Process(target=time.sleep, args=(1000,))
+        self.process = multiprocessing.Process(target=time.sleep, args=(3600,))
         self.process.start()
         with open("processes", "a") as file:
             print(self.process.pid, file=file)
