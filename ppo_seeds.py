@@ -1,0 +1,1062 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = [
+#   "filelock>=3.20", "gymnasium>=1.4", "numpy>=2.0", "tensorboard>=2.20", "torch>=2.13,<2.16", "tqdm>=4.67",
+#   "tyro>=1.0",
+# ]
+# ///
+"""PPO for classic control: S runs of ppo.py side by side in one process, each with a seed and options of its own.
+
+    python ppo_seeds.py --seeds 1 2 3 --learning-rate 1e-3 3e-4        (six agents; see docs/seeds.md)
+
+Marks such as [core 5] refer to docs/details.md, paths such as ppo2/model.py to openai/baselines.
+"""
+
+import atexit
+import contextlib
+import copy
+import dataclasses
+import importlib.metadata
+import io
+import itertools
+import json
+import math
+import multiprocessing
+import os
+import pickle
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+try:
+    import filelock
+    import gymnasium as gym
+    import numpy as np
+    import torch
+    import tyro
+    from torch import nn
+    from torch.utils.tensorboard import SummaryWriter
+    from tqdm import tqdm
+except ImportError as error:
+    sys.exit(f"error: {error}; this installs what is missing: pip install -c constraints.txt .")
+if "__file__" not in globals():
+    sys.exit("error: a run copies its script, so this text must be a file: in a notebook, use %%writefile")
+
+
+@dataclasses.dataclass(frozen=True)
+class Args:
+    # Several values make several agents, one for each combination: seed, gamma, gae_lambda, learning_rate, clip_coef,
+    # ent_coef and vf_coef; several folders or checkpoints to resume make an agent of each.
+    # run
+    # seed of torch; environment i gets seed + i; a resume adds its step to both
+    seed: Annotated[int | tuple[int, ...], tyro.conf.arg(aliases=["--seeds"])] = 1
+    exp_name: str = Path(__file__).stem  # name of the experiment, part of the run folder's name
+    runs_folder: str = "runs"  # folder in which the run's folder is created
+    cuda: bool = True  # use a GPU if there is one
+    tf32: bool = False  # allow TF32 on the GPU: faster, with a 10-bit mantissa
+    threads: int = 1  # number of CPU threads for torch; more is slower for so small a network
+    compile: bool = False  # compile the gradient step: slow start, faster updates; on a CPU it needs a C++ compiler
+    track: bool = False  # also log to Weights & Biases, which is configured by WANDB_MODE, ...; only with one agent
+    capture_video: bool = False  # record videos of the first agent's environment 0 in its folder
+    save_every: int = 100  # updates between checkpoints; 0 saves only at the start and the end
+    # the folder of a run to continue, or a checkpoint to continue in a new folder
+    resume: str | tuple[str, ...] | None = None
+    # environment
+    env_id: str = "CartPole-v1"  # a gymnasium id with Discrete actions
+    num_envs: int = 4  # number of parallel environments of each agent, N
+    async_envs: bool = False  # step each environment in its own process
+    # rollout
+    total_timesteps: int = 500_000  # number of steps of each agent in total, over all its environments
+    num_steps: int = 128  # steps of each environment in a rollout, M
+    gamma: float | tuple[float, ...] = 0.99  # discount factor
+    gae_lambda: float | tuple[float, ...] = 0.95  # lambda of generalized advantage estimation
+    bootstrap_truncated: bool = False  # bootstrap at time limits; if false, they are terminal states, as in ppo2
+    # update
+    learning_rate: float | tuple[float, ...] = 2.5e-4  # learning rate of Adam
+    anneal_lr: bool = True  # anneal the learning rate linearly to 0 [core 4]
+    num_minibatches: int = 4  # number of minibatches in an epoch
+    update_epochs: int = 4  # number of epochs over each rollout
+    clip_coef: float | tuple[float, ...] = 0.2  # clip range of the probability ratio and of the value
+    anneal_clip: bool = False  # anneal the clip range linearly to 0 [aux 1]
+    ent_coef: float | tuple[float, ...] = 0.01  # coefficient of the entropy bonus
+    vf_coef: float | tuple[float, ...] = 0.5  # coefficient of the value loss
+    max_grad_norm: float = 0.5  # maximum norm of the gradient
+    # end the update after an epoch whose last minibatch has a higher approx_kl [aux 3]; only with one agent
+    target_kl: float | None = None
+
+
+class Episodes(gym.Wrapper):
+    """Flattens observations, and puts the return and length of an episode into the info of its last step.
+
+    Other infos are dropped: a vector of environments cannot join those that change their shape or type."""
+
+    def __init__(self, env):
+        super().__init__(env)
+        self.observation_space = gym.spaces.flatten_space(env.observation_space)
+
+    def flatten(self, obs):
+        """An observation as a new array with one axis, which the environment does not change later."""
+        return gym.spaces.flatten(self.env.observation_space, obs)
+
+    def reset(self, *, seed=None, options=None):
+        obs, _ = self.env.reset(seed=seed, options=options)
+        self.episode_return = 0.0
+        self.episode_length = 0
+        return self.flatten(obs), {}
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        reward = np.asarray(reward, dtype=np.float64).item()  # sums of smaller types are inexact
+        self.episode_return += reward
+        self.episode_length += 1
+        kept = {}
+        if terminated or truncated:
+            kept["episode"] = {"r": self.episode_return, "l": self.episode_length}
+            if "is_success" in info:  # for enjoy.py
+                kept["is_success"] = bool(info["is_success"])
+        return self.flatten(obs), reward, terminated, truncated, kept
+
+
+class RGBFrames(gym.Wrapper):
+    """Renders frames as uint8 [H, W, 3], as videos need them: gray is repeated, alpha dropped, [0, 1] scaled."""
+
+    def render(self):
+        frame = self.env.render()
+        if isinstance(frame, list):
+            frame = frame[-1]
+        frame = np.asarray(frame)
+        if frame.dtype.kind == "f" and frame.max() <= 1:
+            frame = frame * 255
+        if frame.ndim == 2:
+            frame = frame[..., np.newaxis]
+        channels = (0, 1, 2) if frame.shape[-1] >= 3 else (0, 0, 0)
+        return frame[..., channels].clip(0, 255).astype(np.uint8)
+
+
+def has_images(space):
+    """Whether a space is, or contains, a Box of two or more axes with values up to 255."""
+    if isinstance(space, gym.spaces.Dict):
+        return any(has_images(part) for part in space.values())
+    if isinstance(space, gym.spaces.Tuple):
+        return any(has_images(part) for part in space)
+    return isinstance(space, gym.spaces.Box) and len(space.shape) >= 2 and bool((space.high == 255).any())
+
+
+def can_be_flattened(space):
+    """Whether a space has a fixed number of values; one that a user wrote may not say."""
+    try:
+        return space.is_np_flattenable
+    except NotImplementedError:
+        return False
+
+
+def warn_of_statistics(env):
+    """Prints a line if a wrapper has running statistics, which no checkpoint of this script would hold."""
+    while isinstance(env, gym.Wrapper):
+        if isinstance(env, gym.wrappers.NormalizeObservation | gym.wrappers.NormalizeReward):
+            hint = "a resume and enjoy.py start it anew; use recipes/with/normalization.diff instead"
+            print(f"warning: {type(env).__name__} in {env.spec.id} keeps statistics that no checkpoint holds: {hint}")
+        env = env.env
+
+
+def make_env(args, index, folder):
+    """Environment `index`, with flat observations; info["episode"] has the return and length of a finished episode."""
+    ignore_signals_in_workers()
+    if "NoFrameskip" in args.env_id or args.env_id.startswith("ALE/"):
+        sys.exit(f"error: {args.env_id}: Atari games are for ppo_atari.py")
+    record = args.capture_video and index == 0
+    options = {"render_mode": "rgb_array"} if record else {}  # not every environment takes a render_mode
+    env = gym.make(args.env_id, **options)
+    if index == 0:
+        warn_of_statistics(env)
+    actions = env.action_space
+    observations = env.observation_space
+    if not isinstance(actions, gym.spaces.Discrete) or actions.start != 0:
+        hint = "Discrete actions from 0; ppo_continuous_action.py takes Box, ppo_multidiscrete.py MultiDiscrete"
+        sys.exit(f"error: {args.env_id} has the actions {actions}, and this script takes {hint}")
+    if has_images(observations) or not can_be_flattened(observations):
+        sys.exit(f"error: {args.env_id} has the observations {observations}; docs/environment.md lists what works")
+    if record:
+        env = RGBFrames(env)
+        if folder is not None:
+            videos = folder / time.strftime("videos-%Y%m%d-%H%M%S")
+            env = gym.wrappers.RecordVideo(env, videos, video_length=1000)
+    return Episodes(env)
+
+
+def make_envs(args, folder=None):
+    """[core 1] N environments stepped as one, each reset in the step that ends its episode (common/cmd_util.py).
+
+    folder: where --capture-video puts its videos; None records nothing."""
+    makers = [partial(make_env, args, index, folder) for index in range(args.num_envs)]
+    if args.async_envs:  # workers that are no daemons may start processes of their own
+        return gym.vector.AsyncVectorEnv(makers, daemon=False, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)
+    return gym.vector.SyncVectorEnv(makers, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)
+
+
+class Categorical:
+    """Distribution over A discrete actions, from logits float32 [B, A]."""
+
+    def __init__(self, logits):
+        self.logits = logits.log_softmax(-1)
+
+    def sample(self, generator=None, noise=None):
+        """Actions, int64 [B], drawn by the Gumbel-max trick (common/distributions.py)."""
+        if noise is None:  # [seeds 1] given where each agent has noise of its own
+            noise = torch.empty_like(self.logits).exponential_(generator=generator)
+        return (self.logits - noise.log()).argmax(-1)
+
+    def mode(self):
+        """The most likely actions, int64 [B]."""
+        return self.logits.argmax(-1)
+
+    def log_prob(self, actions):
+        """Log probabilities, float32 [B], of actions int64 [B]."""
+        return self.logits.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
+
+    def entropy(self):
+        """Entropies, float32 [B]."""
+        return -(self.logits.exp() * self.logits).sum(-1)
+
+
+def layer_init(layer, std=math.sqrt(2)):
+    """[core 2] Initializes a layer with orthogonal weights of gain `std` and zero biases (a2c/utils.py)."""
+    nn.init.orthogonal_(layer.weight, std)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def mlp(inputs):
+    """Two layers of 64 tanh units, float32 [B, inputs] to [B, 64] (common/models.py)."""
+    return nn.Sequential(layer_init(nn.Linear(inputs, 64)), nn.Tanh(), layer_init(nn.Linear(64, 64)), nn.Tanh())
+
+
+class Agent(nn.Module):
+    """[core 13] Policy and value function as separate networks (value_network="copy" in common/policies.py)."""
+
+    def __init__(self, envs):
+        super().__init__()
+        (inputs,) = envs.single_observation_space.shape
+        actions = envs.single_action_space.n
+        self.policy_trunk = mlp(inputs)
+        self.value_trunk = mlp(inputs)
+        self.policy = layer_init(nn.Linear(64, actions), std=0.01)
+        self.value = layer_init(nn.Linear(64, 1), std=1.0)
+
+    def get_policy(self, obs):
+        """The distribution of the actions for observations [B, D]."""
+        return Categorical(self.policy(self.policy_trunk(obs.float())))
+
+    def forward(self, obs):
+        """The policy and the values, float32 [B], of observations [B, D]."""
+        values = self.value(self.value_trunk(obs.float())).squeeze(-1)
+        return self.get_policy(obs), values
+
+
+class StackedLinear(nn.Module):
+    """[seeds 1] The same linear layer of S agents, float32 [S, B, inputs] to [S, B, outputs].
+
+    Each agent's own layer becomes a view of its part of the parameters."""
+
+    def __init__(self, layers):
+        super().__init__()
+        self.weight = nn.Parameter(torch.stack([layer.weight.detach() for layer in layers]))
+        self.bias = nn.Parameter(torch.stack([layer.bias.detach() for layer in layers]).unsqueeze(1))
+        for layer, weight, bias in zip(layers, self.weight.detach(), self.bias.detach(), strict=True):
+            layer.weight.data = weight
+            layer.bias.data = bias.squeeze(0)
+
+    def forward(self, inputs):
+        return torch.baddbmm(self.bias, inputs, self.weight.mT)
+
+
+def stack(agents):
+    """[seeds 1] One agent with the parameters of all, [S, ...], in memory that it shares with them.
+
+    Its observations are [S, B, D], and so its outputs have the axis S in front."""
+    stacked = copy.deepcopy(agents[0])
+    for name, module in agents[0].named_modules():
+        if isinstance(module, nn.Linear) and module.bias is not None:
+            stacked.set_submodule(name, StackedLinear([agent.get_submodule(name) for agent in agents]))
+        elif [*module.parameters(recurse=False), *module.buffers(recurse=False)]:
+            sys.exit(f"error: {name or 'Agent'} has parameters or buffers; only nn.Linear with a bias can be stacked")
+    return stacked
+
+
+def gae(rewards, values, dones, next_value, next_done, gamma, gae_lambda):
+    """[core 5] Generalized advantage estimation in numpy: the advantages, float32 [M, N] (ppo2/runner.py).
+
+    rewards, values: float32 [M, N]; dones: bool [M, N], true where obs[t] begins an episode; next_*: [N]."""
+    next_values = np.append(values[1:], [next_value], axis=0)
+    next_dones = np.append(dones[1:], [next_done], axis=0)
+    nonterminal = 1.0 - next_dones  # 0 where the next observation begins an episode
+    deltas = rewards + gamma * next_values * nonterminal - values
+    advantages = np.zeros_like(values)
+    advantage = 0.0
+    for t in reversed(range(len(deltas))):
+        advantage = deltas[t] + gamma * gae_lambda * nonterminal[t] * advantage
+        advantages[t] = advantage
+    return advantages
+
+
+def ppo_loss(agent, minibatch, args):
+    """The loss of a minibatch, and a dict of scalars to log (ppo2/model.py).
+
+    minibatch: obs and actions, [B, ...]; logprobs and values at the time of the rollout, and returns, float32 [B]."""
+    policy, values, *_ = agent(minibatch["obs"])
+    logratio = policy.log_prob(minibatch["actions"]) - minibatch["logprobs"]
+    ratio = logratio.exp()
+
+    # [core 7] per-minibatch normalization of advantages, by the population standard deviation
+    advantages = minibatch["returns"] - minibatch["values"]  # as in ppo2; equal to gae()'s up to rounding
+    advantages = (advantages - advantages.mean()) / (advantages.std(correction=0) + 1e-8)
+    assert ratio.shape == advantages.shape == values.shape  # each [B]: other shapes would broadcast
+
+    # [core 8] clipped surrogate objective
+    surrogate = advantages * ratio
+    clipped_surrogate = advantages * ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
+    policy_loss = torch.max(-surrogate, -clipped_surrogate).mean()
+
+    # [core 9] value function loss clipping
+    change = (values - minibatch["values"]).clamp(-args.clip_coef, args.clip_coef)
+    clipped_values = minibatch["values"] + change
+    error = (values - minibatch["returns"]) ** 2
+    clipped_error = (clipped_values - minibatch["returns"]) ** 2
+    value_loss = 0.5 * torch.max(error, clipped_error).mean()
+
+    # [core 10] overall loss and entropy bonus
+    entropy = policy.entropy().mean()
+    loss = policy_loss - args.ent_coef * entropy + args.vf_coef * value_loss
+
+    # [core 12] debug variables; ppo2's "approxkl" is half the mean square of the log ratio
+    with torch.no_grad():
+        stats = dict(
+            policy_loss=policy_loss,
+            value_loss=value_loss,
+            entropy=entropy,
+            old_approx_kl=-logratio.mean(),
+            approx_kl=(ratio - 1 - logratio).mean(),
+            approx_kl_ppo2=(logratio**2).mean() / 2,
+            clipfrac=((ratio - 1).abs() > args.clip_coef).float().mean(),
+        )
+    return loss, {name: scalar.detach() for name, scalar in stats.items()}
+
+
+class Adam:
+    """[core 3] The state of Adam: running means of the gradients and of their squares, by the parameters' names."""
+
+    def __init__(self, agent):
+        self.parameters = {name: p for name, p in agent.named_parameters() if p.requires_grad}
+        self.means = {name: torch.zeros_like(p) for name, p in self.parameters.items()}
+        self.squares = {name: torch.zeros_like(p) for name, p in self.parameters.items()}
+        self.steps = torch.zeros((), dtype=torch.float64)
+
+    def state_dict(self):
+        """The state as a dict of tensors."""
+        means = {f"mean of {name}": mean for name, mean in self.means.items()}
+        squares = {f"square of {name}": square for name, square in self.squares.items()}
+        return {"steps": self.steps} | means | squares
+
+    def load_state_dict(self, state):
+        """Restores the state of `state_dict`."""
+        for name, tensor in self.state_dict().items():
+            tensor.copy_(state[name])
+
+
+@torch.no_grad()
+def adam_step(optimizer, gradients, learning_rate):
+    """[core 3] Takes a step of Adam as TensorFlow does: epsilon is 1e-5, and is added before the bias correction."""
+    optimizer.steps += 1
+    bias_correction = torch.sqrt(1 - 0.999**optimizer.steps) / (1 - 0.9**optimizer.steps)
+    for (name, parameter), gradient in zip(optimizer.parameters.items(), gradients, strict=True):
+        mean = optimizer.means[name]
+        square = optimizer.squares[name]
+        mean.lerp_(gradient, 1 - 0.9)
+        square.lerp_(gradient.square(), 1 - 0.999)
+        parameter -= learning_rate * bias_correction * mean / (square.sqrt() + 1e-5)
+
+
+def split_optimizer(optimizer, agents):
+    """[seeds 1] An Adam for each agent, whose state is a view of its part of the stacked agent's Adam."""
+    optimizers = []
+    for k, agent in enumerate(agents):
+        part = Adam(agent)
+        part.steps = optimizer.steps  # the same in all
+        for name, parameter in part.parameters.items():
+            part.means[name] = optimizer.means[name][k].view_as(parameter)
+            part.squares[name] = optimizer.squares[name][k].view_as(parameter)
+        optimizers.append(part)
+    return optimizers
+
+
+def losses_of_agents(agent, minibatch, args):
+    """[seeds 1] The losses of S agents, float32 [S], and a dict of scalars to log, each [S].
+
+    minibatch: as that of ppo_loss, with an axis S in front. An option in args is the same number for all agents, or a
+    tensor [S]. The network computes its outputs for all agents at once; vmap then gives ppo_loss those of one agent."""
+    policy, values = agent(minibatch["obs"])
+    options = {name: value for name, value in vars(args).items() if isinstance(value, torch.Tensor) and value.dim()}
+
+    def loss_of_one(outputs, values, minibatch, options):
+        policy = Categorical(**outputs)
+        return ppo_loss(lambda obs: (policy, values), minibatch, dataclasses.replace(args, **options))
+
+    return torch.vmap(loss_of_one)({"logits": policy.logits}, values, minibatch, options)
+
+
+def gradient_step(agent, optimizer, minibatch, args):
+    """[seeds 1] Takes a step of each agent on the loss of its minibatch, and returns the scalars to log, each [S]."""
+    losses, stats = losses_of_agents(agent, minibatch, args)
+    parameters = list(optimizer.parameters.values())
+    # The gradient of the sum has each agent's own gradient, as no other loss depends on the agent's parameters.
+    gradients = torch.autograd.grad(losses.sum(), parameters, materialize_grads=True)
+
+    # [core 11] global gradient clipping, [seeds 1] of each agent by its own norm
+    norms = torch.stack([torch.linalg.vector_norm(gradient, dim=(1, 2)) for gradient in gradients])
+    stats["grad_norm"] = torch.linalg.vector_norm(norms, dim=0)
+    scale = (args.max_grad_norm / (stats["grad_norm"] + 1e-6)).clamp(max=1.0).view(-1, 1, 1)
+    learning_rate = torch.as_tensor(args.learning_rate, dtype=scale.dtype, device=scale.device).view(-1, 1, 1)
+    adam_step(optimizer, [gradient * scale for gradient in gradients], learning_rate)
+    return stats
+
+
+def floats_as_tensors(args):
+    """The options with float64 tensors for floats, as torch.compile compiles anew for each value of a Python float."""
+    floats = {name: value for name, value in vars(args).items() if isinstance(value, float)}
+    tensors = {name: torch.tensor(value, dtype=torch.float64) for name, value in floats.items()}
+    return dataclasses.replace(args, **tensors)
+
+
+# [seeds 1] the options that may differ between agents
+OPTIONS_OF_AGENTS = ("seed", "gamma", "gae_lambda", "learning_rate", "clip_coef", "ent_coef", "vf_coef", "resume")
+
+
+def join_options(args_of_agents, device):
+    """[seeds 1] The options of all agents in one Args: numbers that differ between agents as tensors [S]."""
+    joined = args_of_agents[0]
+    for name in OPTIONS_OF_AGENTS:
+        values = [getattr(args, name) for args in args_of_agents]
+        if isinstance(values[0], float) and len(set(values)) > 1:
+            joined = dataclasses.replace(joined, **{name: torch.tensor(values, device=device)})
+    return joined
+
+
+def draw_noise(args, envs, generators):
+    """[seeds 1] The noise of a rollout, float32 [M, S, N, A]: of each agent what M calls of its own run would draw."""
+    shape = (args.num_steps, args.num_envs, envs.single_action_space.n)
+    noise = [torch.empty(shape, device=g.device).exponential_(generator=g) for g in generators]
+    return torch.stack(noise, dim=1)
+
+
+def train(args, run):
+    """Trains S agents and returns them; `run` holds their folders, logs, progress bar and checkpoints."""
+    # [seeds 1] the options of each agent; their ranges are checked one by one
+    for each in run.args_of_agents:
+        if not (0 <= each.gamma <= 1 and 0 <= each.gae_lambda <= 1 and each.clip_coef >= 0 and each.max_grad_norm >= 0):
+            sys.exit("error: --gamma and --gae-lambda must be in [0, 1], --clip-coef and --max-grad-norm at least 0")
+    num_agents = len(run.args_of_agents)
+    if num_agents > 1 and args.target_kl is not None:
+        sys.exit("error: --target-kl ends the update of each agent at another epoch, so it needs a process of its own")
+    if run.batch_size % args.num_minibatches or run.batch_size == args.num_minibatches:
+        sys.exit(f"error: --num-minibatches must cut a rollout's {run.batch_size} steps into equal parts of 2 or more")
+    torch.backends.cudnn.deterministic = True
+    torch.backends.cudnn.allow_tf32 = args.tf32
+    torch.backends.cuda.matmul.allow_tf32 = args.tf32
+    device = torch.device("cuda" if args.cuda and torch.cuda.is_available() else "cpu")
+    torch.set_num_threads(1)  # a process that is forked while torch has more threads may hang
+    # [seeds 1] S x N environments, those of an agent beside each other
+    envs = make_envs(dataclasses.replace(args, num_envs=num_agents * args.num_envs), run.folder)
+    torch.set_num_threads(args.threads)
+    # [seeds 1] the agents, each with the weights and the generator of its own run
+    agents = []
+    generators = []
+    for each in run.args_of_agents:
+        torch.manual_seed(each.seed + run.global_step)
+        agents.append(Agent(envs).to(device))
+        generators.append(torch.Generator(device).manual_seed(torch.randint(2**62, ()).item()))
+    agent = stack(agents)
+    optimizer = Adam(agent)
+    take_step = gradient_step
+    if args.compile:
+        torch._dynamo.config.trace_autograd_ops = True  # compiles torch.autograd.grad as well
+        take_step = torch.compile(gradient_step)
+    # Pass here what a resume must restore: objects with load_state_dict() and state_dict(), whose keys must not change.
+    run.start(device, agent=agents, optimizer=split_optimizer(optimizer, agents))  # [seeds 1] one of each for an agent
+    # [seeds 1] the seed of each environment, and the discount of its agent, [S * N]
+    seeds = [each.seed + run.global_step + i for each in run.args_of_agents for i in range(args.num_envs)]
+    gamma = np.repeat([each.gamma for each in run.args_of_agents], args.num_envs)
+    gae_lambda = np.repeat([each.gae_lambda for each in run.args_of_agents], args.num_envs)
+    args = join_options(run.args_of_agents, device)
+    numbers = torch.arange(num_agents, device=device).unsqueeze(1)
+    next_obs, _ = envs.reset(seed=seeds)  # a resume starts new episodes
+    next_done = np.zeros(envs.num_envs, dtype=bool)
+
+    for update in run.updates():
+        # [core 4] annealing of the learning rate, and [aux 1] of the clip range
+        remaining = 1.0 - (update - 1.0) / run.num_updates
+        learning_rate = args.learning_rate * (remaining if args.anneal_lr else 1.0)
+        clip_coef = args.clip_coef * (remaining if args.anneal_clip else 1.0)
+        annealed_args = dataclasses.replace(args, learning_rate=learning_rate, clip_coef=clip_coef)
+        if args.compile:
+            annealed_args = floats_as_tensors(annealed_args)
+
+        # The rollout: the policy acts for M steps.
+        steps = []
+        rewards = np.zeros((args.num_steps, envs.num_envs), dtype=np.float32)  # [seeds 1] [M, S * N]
+        dones = np.zeros((args.num_steps, envs.num_envs), dtype=bool)
+        noise = draw_noise(args, envs, generators)
+        with torch.no_grad():
+            for t in range(args.num_steps):
+                # [seeds 1] [S, N, D] and [S, N]
+                obs = torch.from_numpy(next_obs).to(device).unflatten(0, (num_agents, args.num_envs))
+                action = agent.get_policy(obs).sample(noise=noise[t])
+                step = dict(obs=obs, actions=action)
+                steps.append(step)
+                dones[t] = next_done
+                # a copy of the actions, as an environment may change them in place; [seeds 1] of all agents in a row
+                next_obs, reward, terminated, truncated, infos = envs.step(action.flatten(0, 1).cpu().numpy().copy())
+                next_done = terminated | truncated
+                rewards[t] = reward
+                if args.bootstrap_truncated:
+                    # [seeds 1] one by one, as each environment has its agent
+                    for i in np.flatnonzero(truncated & ~terminated):
+                        final_obs = torch.from_numpy(infos["final_obs"][i]).to(device).unsqueeze(0)
+                        _, final_value, *_ = agents[i // args.num_envs](final_obs)
+                        rewards[t, i] += gamma[i] * final_value.item()
+                run.log_step(infos)
+
+            # Values and log probabilities of the whole rollout in one pass: no step needed them.
+            # [seeds 1] each [S, M * N, ...]
+            batch = {name: torch.cat([step[name] for step in steps], dim=1) for name in steps[0]}
+            policy, values, *_ = agent(batch["obs"])
+            batch["logprobs"] = policy.log_prob(batch["actions"])
+            batch["values"] = values
+            # [seeds 1] [S, N]
+            _, next_value, *_ = agent(torch.from_numpy(next_obs).to(device).unflatten(0, (num_agents, args.num_envs)))
+
+        # The update: epochs of gradient steps on minibatches of the rollout.
+        advantages = gae(
+            rewards,
+            values.unflatten(1, (args.num_steps, -1)).transpose(0, 1).flatten(1).cpu().numpy(),  # [seeds 1] [M, S * N]
+            dones,
+            next_value.flatten().cpu().numpy(),  # [seeds 1]
+            next_done,
+            gamma,  # [seeds 1]
+            gae_lambda,  # [seeds 1]
+        )
+        # [seeds 1] [S, M * N]
+        advantages = torch.from_numpy(advantages).to(device).unflatten(1, (num_agents, -1)).transpose(0, 1).flatten(1)
+        returns = advantages + values
+        batch["returns"] = returns
+        stats = []
+        for _ in range(args.update_epochs):
+            # [core 6] minibatches of a new permutation in each epoch, [seeds 1] of each agent's own, [S, M * N]
+            permutation = torch.stack([torch.randperm(run.batch_size, generator=g, device=device) for g in generators])
+            for rows in permutation.chunk(args.num_minibatches, dim=1):
+                minibatch = {name: column[numbers, rows] for name, column in batch.items()}
+                stats.append(take_step(agent, optimizer, minibatch, annealed_args))
+            if args.target_kl is not None and stats[-1]["approx_kl"] > args.target_kl:  # [aux 3]
+                break
+
+        # [core 12] means of the debug variables over the minibatches, [seeds 1] each [S]
+        scalars = {f"losses/{name}": torch.stack([each[name] for each in stats]).mean(0) for name in stats[0]}
+        scalars["losses/explained_variance"] = 1 - (returns - values).var(1) / returns.var(1)
+        scalars["charts/learning_rate"] = torch.as_tensor(learning_rate).expand(num_agents)
+        run.log_update(scalars)
+    envs.close()
+    return agents
+
+
+# That was PPO. The rest is the same in every script and serves the run: options, folder, log, progress, checkpoints.
+
+# The signals after which a run saves a checkpoint and ends. Slurm can send the last two before a job's time is up.
+SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
+# What a resume does not take from the checkpoint: options of the machine, and of the folder's place and name.
+NOT_RESUMED = {"cuda", "threads", "actor_device", "track", "runs_folder", "exp_name"}
+# What a folder's name does not repeat among the options that differ from their defaults.
+NOT_IN_NAME = NOT_RESUMED | {"env_id", "seed", "resume", "total_timesteps", "save_every", "capture_video", "compile"}
+# Integers that may be 0; all others must be at least 1.
+MAY_BE_ZERO = {"seed", "save_every", "num_levels", "start_level"}
+
+
+def check_options(args):
+    """Ends the program if an integer among the options is too small."""
+    for name, value in vars(args).items():
+        smallest = 0 if name in MAY_BE_ZERO else 1
+        if type(value) is int and value < smallest:
+            sys.exit(f"error: --{name.replace('_', '-')} {value}: the smallest possible value is {smallest}")
+
+
+def check_single_process():
+    """Ends the program if a launcher started it several times, as each process would make the same run."""
+    for name in ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):
+        if int(os.environ.get(name, "1")) > 1:
+            hint = "several processes need torchrun and a script made for it: ppo_atari_multigpu.py (docs/scale.md)"
+            sys.exit(f"error: {name}={os.environ[name]}: {hint}")
+
+
+def checkpoint_files(folder):
+    """The checkpoints in a run's folder, oldest first."""
+    return sorted(folder.glob(f"checkpoint_{'[0-9]' * 12}.pt"))
+
+
+def is_intact(data):
+    """Whether the bytes of a checkpoint, which is a zip archive, agree with their checksums."""
+    try:
+        return zipfile.ZipFile(io.BytesIO(data)).testzip() is None
+    except MemoryError:
+        raise
+    except Exception:  # damaged bytes raise errors of many kinds
+        return False
+
+
+def load_checkpoint(path):
+    """The state in a checkpoint, or in the newest intact one of a run's folder. Runs no code from it."""
+    files = [path] if path.is_file() else reversed(checkpoint_files(path))
+    for file in files:
+        data = file.read_bytes()  # an OSError ends the run: it does not mean that the file is damaged
+        if is_intact(data):  # torch.load does not verify the checksums
+            state = read_state(data, file)
+            if state is not None:
+                return state
+        print(f"{file} is damaged")
+        if file != path:
+            file.rename(file.with_suffix(".damaged"))
+    sys.exit(f"error: --resume {path}: there is no intact checkpoint")
+
+
+def read_state(data, file):
+    """The state in the bytes of a checkpoint; None if torch finds its format damaged."""
+    try:
+        state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    except RuntimeError as error:
+        if "PytorchStreamReader" in str(error):
+            return None
+        raise
+    except pickle.UnpicklingError:
+        sys.exit(f"error: --resume {file}: this is not a checkpoint of plain values")
+    keys = {"script", "args", "global_step", "returns", "parts"}
+    if not isinstance(state, dict) or not keys <= state.keys():
+        sys.exit(f"error: --resume {file}: this is not a checkpoint of these scripts")
+    return state
+
+
+def resumed_args(args, state):
+    """The options of a resume: those of the command line, and for the others the checkpoint's."""
+    names = (vars(args).keys() & state["args"].keys()) - NOT_RESUMED
+    saved = {name: state["args"][name] for name in names}
+    default = dataclasses.replace(args, **saved | {"env_id": ""})
+    args = tyro.cli(Args, description=__doc__, default=default)
+    if args.env_id == "":  # the command line names no environment
+        if ":" in saved["env_id"]:  # gymnasium would import the module
+            sys.exit(f"error: --resume {args.resume}: add --env-id {saved['env_id']} if you trust this module")
+        args = dataclasses.replace(args, env_id=saved["env_id"])
+    return args
+
+
+def new_folder(args):
+    """The path of a new run's folder: environment, experiment, seed, changed options, and time."""
+    defaults = {field.name: field.default for field in dataclasses.fields(args)}
+    options = {name: value for name, value in vars(args).items() if name not in NOT_IN_NAME}
+    changed = ",".join(f"{name}={value}" for name, value in options.items() if value != defaults[name])
+    words = [args.env_id, args.exp_name, str(args.seed), changed[:100], time.strftime("%Y%m%d-%H%M%S")]
+    name = re.sub(r"[^\w.+=,-]", "-", "__".join(word for word in words if word))
+    if Path(args.runs_folder, name).exists():
+        name += f"-{time.time_ns() % 10**9:09}"
+    return Path(args.runs_folder, name)
+
+
+def state_keys(states):
+    """[(part, key), ...] of the states of a run's parts, in order."""
+    return [(part, key) for part, state in states.items() for key in state]
+
+
+def plain(value, name):
+    """A part's state with Python's numbers for numpy's; ends the program if it holds what a checkpoint cannot."""
+    if isinstance(value, dict):
+        return {key: plain(each, f"{name}, {key}") for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(plain(each, name) for each in value)
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        sys.exit(f"error: part {name}: a checkpoint holds no numpy arrays; its state_dict() may return .tolist()")
+    return value
+
+
+class Run:
+    """A run of the script: its folder, log, progress bar and checkpoints."""
+
+    def __init__(self, args):
+        """Continues the run in the folder args.resume, or prepares a new one; from a checkpoint if args.resume is one.
+
+        A new run has no folder before start(), so that wrong options leave none behind."""
+        self.script = Path(__file__).resolve()
+        self.lock = None
+        self.resumed = args.resume is not None and Path(args.resume).is_dir()
+        if self.resumed:
+            self.folder = Path(args.resume)
+            self.lock_folder()
+        state = {"global_step": 0, "returns": [], "parts": None}
+        if args.resume is not None:
+            state = load_checkpoint(Path(args.resume))
+            args = resumed_args(args, state)
+        check_options(args)
+        if self.resumed:
+            begun = (state["script"], state["args"]["env_id"])
+            if (self.script.name, args.env_id) != begun:
+                sys.exit(f"error: --resume {args.resume}: this is a run of {begun[0]} on {begun[1]}")
+        else:
+            self.folder = new_folder(args)
+
+        self.args = args
+        self.saved = state["parts"]
+        self.returns = state["returns"] if self.resumed else []  # of the last 100 episodes
+        self.global_step = state["global_step"]
+        # Updates are counted, and schedules begin, where the run began: a run from a file begins at the file's step.
+        self.first_step = state.get("first_step", 0) if self.resumed else self.global_step
+        self.batch_size = args.num_envs * args.num_steps
+        self.updates_done = (
+            self.global_step - self.first_step
+        ) // self.batch_size  # rounds down for another batch size
+        self.num_updates = self.updates_done + (args.total_timesteps - self.global_step) // self.batch_size
+        if self.num_updates <= self.updates_done:
+            text = f"no rollout of {self.batch_size} steps fits from step {self.global_step} to --total-timesteps"
+            end = self.global_step + self.batch_size
+            sys.exit(f"error: {text} {args.total_timesteps}; {end} or more are needed")
+        self.started = False
+        self.stopping = False
+        self.exit_status = 0
+        self.episodes_logged = 0
+
+    def lock_folder(self):
+        """Keeps other processes from writing to this run; creates the folder of a new one."""
+        try:
+            self.lock = filelock.FileLock(self.folder / "lock").acquire(timeout=0)
+        except filelock.Timeout:
+            sys.exit(f"error: {self.folder / 'lock'} is held by another process, which writes to this run")
+
+    def start(self, device, **parts):
+        """Opens the log, restores the parts, and says so.
+
+        A part has load_state_dict(), and a state_dict() that returns a dict."""
+        if self.lock is None:
+            self.lock_folder()
+        if self.args.track:
+            import wandb  # pip install ".[track]"
+
+            run_id = re.sub(r"[^\w-]", "-", self.folder.resolve().name)[-128:]
+            wandb.init(id=run_id, resume="allow", sync_tensorboard=True, config=vars(self.args))
+        self.parts = parts
+        self.writer = SummaryWriter(self.folder, purge_step=self.global_step + 1)
+        atexit.register(self.writer.close)
+        self.restore()
+        self.write_about(device)
+        self.started = True
+        print(f"{self.folder}: training on {device}; Ctrl-C stops, --resume {self.folder} continues", flush=True)
+
+    def restore(self):
+        """Loads the saved states into the parts.
+
+        A new run saves its parts first, so that one that cannot be saved and loaded fails here."""
+        if self.saved is None:
+            self.saved = self.save()["parts"]
+        states = {name: part.state_dict() for name, part in self.parts.items()}
+        if not self.resumed:
+            for name in states.keys() - self.saved.keys():  # the files of agents/ have no optimizer
+                print(f"{self.args.resume} has no {name}: it starts anew")
+            self.saved = {name: self.saved.get(name, state) for name, state in states.items()} | self.saved
+        if state_keys(self.saved) != state_keys(states):
+            differing = sorted(set(state_keys(self.saved)) ^ set(state_keys(states)))
+            if ("optimizer", "param_groups") in differing:
+                sys.exit("error: the checkpoint is that of an older script, with torch's Adam; train with that script")
+            sys.exit(f"error: the checkpoint does not fit: {differing or 'the order differs'}")
+        for name, part in self.parts.items():
+            try:
+                part.load_state_dict(self.saved[name])
+            except RuntimeError as error:  # such as another shape; torch's message has several lines
+                sys.exit(f"error: the checkpoint does not fit: {name}: {' '.join(str(error).split())}")
+        if not self.resumed:
+            self.save()  # a run that starts from another's checkpoint has one of its own, too
+
+    def write_about(self, device):
+        """Copies the script, and writes run.json; a resume gives both its step."""
+        suffix = f"_{self.global_step:012}" if self.resumed else ""
+        about = {
+            "script": self.script.name,
+            "command": sys.argv,
+            "args": vars(self.args),
+            "defaults": {field.name: field.default for field in dataclasses.fields(self.args)},
+            "device": str(device),
+            "commit": git_commit(self.script.parent),
+            "versions": {package.name: package.version for package in importlib.metadata.distributions()},
+        }
+        shutil.copyfile(self.script, self.folder / f"{self.script.stem}{suffix}.py")
+        (self.folder / f"run{suffix}.json").write_text(json.dumps(about, indent=2))
+
+    def stop(self, number, frame):
+        """Ends the run: at once before its start, after the update later. The same signal again ends it at once."""
+        self.exit_status = 128 + number
+        signal.signal(number, signal.SIG_DFL)
+        if not self.started:
+            sys.exit(self.exit_status)
+        if not self.stopping:
+            self.stopping = True
+            # os.write, as the signal may have interrupted a print(), which cannot be called twice at a time
+            with contextlib.suppress(OSError):
+                os.write(2, b"\nstopping after this update; the same signal again ends the run at once\n")
+
+    def updates(self):
+        """Yields the numbers of the updates, 1 to num_updates in a new run; shows the progress, and saves where due."""
+        total = self.args.total_timesteps
+        with tqdm(total=total, initial=self.global_step, unit=" steps", unit_scale=True, mininterval=1) as self.bar:
+            for update in range(self.updates_done + 1, self.num_updates + 1):
+                yield update
+                mean = np.mean(self.returns) if self.returns else math.nan
+                self.bar.set_postfix_str(f"return {mean:.4g}", refresh=False)
+                self.bar.update(self.batch_size)
+                due = self.args.save_every > 0 and update % self.args.save_every == 0
+                if due or self.stopping or update == self.num_updates:
+                    self.save()
+                if self.stopping:
+                    break
+        hint = f"--resume {self.folder} continues" if self.stopping else f"python enjoy.py {self.folder} plays"
+        print(f"saved {checkpoint_files(self.folder)[-1]}; {hint}", flush=True)
+
+    def log_step(self, infos):
+        """Counts a step of all environments; logs the episodes that ended in it."""
+        self.global_step += self.args.num_envs
+        final_info = infos.get("final_info", {})
+        for i in np.flatnonzero(final_info.get("_episode", [])):  # the environments in which a whole episode ended
+            episode_return = float(final_info["episode"]["r"][i])
+            self.returns = [*self.returns[-99:], episode_return]
+            self.episodes_logged += 1
+            if self.episodes_logged <= math.ceil(self.batch_size / 5):  # of very short episodes, some will do
+                self.writer.add_scalar("charts/episodic_return", episode_return, self.global_step)
+                self.writer.add_scalar("charts/episodic_length", final_info["episode"]["l"][i], self.global_step)
+
+    def log_update(self, scalars):
+        """Logs the scalars of an update; ends the run if a loss or the gradient norm is not finite."""
+        self.episodes_logged = 0
+        seconds = self.bar.format_dict["elapsed"]
+        scalars["charts/SPS"] = (self.global_step - self.bar.initial) / seconds
+        for name, scalar in scalars.items():
+            self.writer.add_scalar(name, scalar, self.global_step)
+            if name.endswith(("loss", "norm")) and not math.isfinite(scalar):
+                update = (self.global_step - self.first_step) // self.batch_size
+                sys.exit(f"error: {name} is {scalar:g} in update {update}")
+
+    def save(self):
+        """Writes a checkpoint, reads it back and renames it into place; keeps the newest two. Returns its state."""
+        self.writer.flush()
+        state = {
+            "script": self.script.name,
+            "args": vars(self.args),
+            "first_step": self.first_step,
+            "global_step": self.global_step,
+            "returns": self.returns,
+            "parts": {name: plain(part.state_dict(), name) for name, part in self.parts.items()},
+        }
+        unfinished = self.folder / "checkpoint.tmp"
+        with open(unfinished, "wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        state = torch.load(unfinished, map_location="cpu", weights_only=True)
+        os.replace(unfinished, self.folder / f"checkpoint_{self.global_step:012}.pt")
+        for old in checkpoint_files(self.folder)[:-2]:
+            old.unlink()
+        return state
+
+
+def git_commit(folder):
+    """The commit of the checkout that a folder is part of, or why git does not tell it."""
+    try:
+        command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40"]
+        done = subprocess.run(command, capture_output=True, text=True)
+    except OSError as error:  # there is no git
+        return f"unknown: {error}"
+    if done.returncode != 0:
+        return f"unknown: {' '.join(done.stderr.split())}"
+    return done.stdout.strip()
+
+
+def signal_numbers():
+    """The numbers of SIGNALS that this system has, without those that a parent such as nohup ignores."""
+    numbers = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
+    return [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
+
+
+def ignore_signals_in_workers():
+    """In a worker process of the environments, leaves all signals to the process of the run, which ends the workers."""
+    if multiprocessing.parent_process() is not None:
+        for number in signal_numbers():
+            signal.signal(number, signal.SIG_IGN)
+
+
+def main(make_run=Run):
+    """Trains with the options of the command line; after a stop, exits with 128 + the signal's number."""
+    if sys.stdout is None:  # some launchers close it
+        sys.stdout = open(os.devnull, "w")
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")
+    args = tyro.cli(Args, description=__doc__)
+    if make_run is Run:
+        check_single_process()
+    run = make_run(args)
+    for number in signal_numbers():
+        signal.signal(number, run.stop)
+    try:
+        train(run.args, run)
+    except (gym.error.Error, ModuleNotFoundError) as error:  # an unknown environment, or a package that it needs
+        sys.exit(f"error: {' '.join(str(error).split())}; see docs/environment.md and docs/install.md")
+    finally:
+        for process in multiprocessing.active_children():  # workers ignore signals, and outlive an error
+            process.kill()
+    sys.exit(run.exit_status)
+
+
+class Runs(Run):
+    """[seeds 1] The runs of all agents, with one progress bar. Each has a folder, a log and checkpoints of its own."""
+
+    def __init__(self, args):
+        self.runs = []
+        for each in combinations(args):
+            run = Run(each)
+            run.args = dataclasses.replace(run.args, resume=each.resume)  # the command line may name several
+            if run.folder in [other.folder for other in self.runs]:  # the name does not show every option
+                run.folder = run.folder.with_name(f"{run.folder.name}-{len(self.runs)}")
+            self.runs.append(run)
+        self.args_of_agents = [run.args for run in self.runs]
+        first = self.runs[0]
+        for run in self.runs:
+            check_same(run, first)
+        self.args = first.args
+        self.folder = first.folder
+        self.batch_size = first.batch_size
+        self.global_step = first.global_step
+        self.updates_done = first.updates_done
+        self.num_updates = first.num_updates
+        self.failed = []  # the runs of agents that are trained no more
+        self.started = False
+        self.stopping = False
+        self.exit_status = 0
+        print_table(self.args_of_agents)
+
+    def start(self, device, **parts):
+        """Starts the run of each agent with its own of the parts, {name: [part of an agent, ...]}."""
+        for k, run in enumerate(self.runs):
+            run.start(device, **{name: of_agents[k] for name, of_agents in parts.items()})
+        self.started = True
+
+    def running(self):
+        """[(number, run), ...] of the agents that have not failed."""
+        return [(k, run) for k, run in enumerate(self.runs) if run not in self.failed]
+
+    def updates(self):
+        """Yields the numbers of the updates; shows the progress of all agents, and saves where due."""
+        total = self.args.total_timesteps
+        with tqdm(total=total, initial=self.global_step, unit=" steps", unit_scale=True, mininterval=1) as self.bar:
+            for run in self.runs:
+                run.bar = self.bar  # whose clock gives the steps per second
+            for update in range(self.updates_done + 1, self.num_updates + 1):
+                yield update
+                means = [np.mean(run.returns) for _, run in self.running() if run.returns]
+                if means:
+                    text = f"return {np.mean(means):.4g} [{min(means):.4g}, {max(means):.4g}]"
+                    self.bar.set_postfix_str(text, refresh=False)
+                self.bar.update(self.batch_size)
+                due = self.args.save_every > 0 and update % self.args.save_every == 0
+                if due or self.stopping or update == self.num_updates:
+                    for _, run in self.running():
+                        run.save()
+                if self.stopping:
+                    break
+        for _, run in self.running():
+            print(f"saved {checkpoint_files(run.folder)[-1]}", flush=True)
+        if self.failed and self.exit_status == 0:
+            self.exit_status = 1
+
+    def log_step(self, infos):
+        """Counts a step of all environments, and gives each agent's run the episodes that ended in its own."""
+        final_info = infos.get("final_info", {})
+        self.global_step += self.args.num_envs
+        for k, run in self.running():
+            part = {}
+            if "_episode" in final_info:
+                rows = slice(k * self.args.num_envs, (k + 1) * self.args.num_envs)
+                episode = {name: final_info["episode"][name][rows] for name in ("r", "l")}
+                part = {"final_info": {"_episode": final_info["_episode"][rows], "episode": episode}}
+            run.log_step(part)
+
+    def log_update(self, scalars):
+        """Logs the scalars, {name: tensor [S]}. An agent whose loss is not finite is named, and trained no more."""
+        of_agents = {name: tensor.tolist() for name, tensor in scalars.items()}
+        for k, run in self.running():
+            try:
+                run.log_update({name: values[k] for name, values in of_agents.items()})
+            except SystemExit as error:  # with it the run of one agent would end the process
+                run.writer.flush()
+                self.failed.append(run)
+                self.bar.write(f"{error}; {run.folder} ends here, the other agents go on", file=sys.stderr)
+        if not self.running():
+            sys.exit("error: no agent is left")
+
+
+def combinations(args):
+    """[seeds 1] The options of each agent: one for each combination of the values given, the seeds changing last."""
+    values = {}
+    for name in reversed(OPTIONS_OF_AGENTS):
+        value = getattr(args, name)
+        values[name] = value if isinstance(value, tuple) else (value,)
+        if len(values[name]) != len(set(values[name])) or not values[name]:
+            sys.exit(f"error: --{name.replace('_', '-')} needs values that differ from each other")
+    several = [name for name in values if len(values[name]) > 1]
+    if args.resume is not None and several not in ([], ["resume"]):
+        sys.exit("error: an agent that is resumed keeps its options; one value replaces those of all agents")
+    if several and args.track:
+        sys.exit("error: Weights & Biases takes one run of a process; --track needs a single agent")
+    return [
+        dataclasses.replace(args, **dict(zip(values, each, strict=True)))
+        for each in itertools.product(*values.values())
+    ]
+
+
+def check_same(run, first):
+    """[seeds 1] Ends the program if a resumed run cannot go on beside the first one."""
+    of_agents = {*OPTIONS_OF_AGENTS, "exp_name"}
+    shared, of_first = ({k: v for k, v in vars(each.args).items() if k not in of_agents} for each in (run, first))
+    differing = [name for name in shared if shared[name] != of_first[name]]
+    if differing:
+        sys.exit(f"error: {first.folder} and {run.folder} differ in {', '.join(differing)}")
+    if (run.global_step, run.first_step) != (first.global_step, first.first_step):
+        sys.exit(f"error: {first.folder} is at step {first.global_step}, {run.folder} at step {run.global_step}")
+
+
+def print_table(args_of_agents):
+    """[seeds 1] Prints the number of the agents, and a row for each with its seed and the options that differ."""
+    columns = {}
+    for name in OPTIONS_OF_AGENTS[:-1]:
+        texts = [str(getattr(args, name)) for args in args_of_agents]
+        if name == "seed" or len(set(texts)) > 1:
+            columns[name] = [name, *texts]
+    widths = [max(map(len, column)) for column in columns.values()]
+    for row in zip(*columns.values(), strict=True):
+        print("  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)))
+
+
+def make_run(args):
+    """[seeds 1] The runs of the agents that the options ask for."""
+    check_single_process()
+    return Runs(args)
+
+
+if __name__ == "__main__":
+    main(make_run)
