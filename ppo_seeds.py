@@ -113,7 +113,10 @@ class Episodes(gym.Wrapper):
 
     def step(self, action):
         obs, reward, terminated, truncated, info = self.env.step(action)
-        reward = np.asarray(reward, dtype=np.float64).item()  # sums of smaller types are inexact
+        reward = np.asarray(reward, dtype=np.float64)  # sums of smaller types are inexact
+        if reward.size != 1:
+            sys.exit(f"error: the reward of an environment must be one number, and is {reward}")
+        reward = reward.item()
         self.episode_return += reward
         self.episode_length += 1
         kept = {}
@@ -122,6 +125,10 @@ class Episodes(gym.Wrapper):
             if "is_success" in info:  # for enjoy.py
                 kept["is_success"] = bool(info["is_success"])
         return self.flatten(obs), reward, terminated, truncated, kept
+
+    def close(self):
+        super().close()
+        end_processes_of_worker()  # else a worker would wait for those that its environment started
 
 
 class RGBFrames(gym.Wrapper):
@@ -150,7 +157,7 @@ def has_images(space):
 
 
 def can_be_flattened(space):
-    """Whether a space has a fixed number of values; one that a user wrote may not say."""
+    """Whether a space has a fixed number of values; false for a space of one's own that does not say."""
     try:
         return space.is_np_flattenable
     except NotImplementedError:
@@ -161,7 +168,7 @@ def warn_of_statistics(env):
     """Prints a line if a wrapper has running statistics, which no checkpoint of this script would hold."""
     while isinstance(env, gym.Wrapper):
         if isinstance(env, gym.wrappers.NormalizeObservation | gym.wrappers.NormalizeReward):
-            hint = "a resume and enjoy.py start it anew; use recipes/with/normalization.diff instead"
+            hint = "a resume and enjoy.py start them anew; use recipes/with/normalization.diff instead"
             print(f"warning: {type(env).__name__} in {env.spec.id} keeps statistics that no checkpoint holds: {hint}")
         env = env.env
 
@@ -185,7 +192,7 @@ def make_env(args, index, folder):
         sys.exit(f"error: {args.env_id} has the observations {observations}; docs/environment.md lists what works")
     if record:
         env = RGBFrames(env)
-        if folder is not None:
+        if folder is not None:  # enjoy.py has none, and shows the frames itself
             videos = folder / time.strftime("videos-%Y%m%d-%H%M%S")
             env = gym.wrappers.RecordVideo(env, videos, video_length=1000)
     return Episodes(env)
@@ -207,11 +214,11 @@ class Categorical:
     def __init__(self, logits):
         self.logits = logits.log_softmax(-1)
 
-    def sample(self, generator=None, noise=None):
+    def sample(self, generator=None, noise=None):  # [seeds 1]
         """Actions, int64 [B], drawn by the Gumbel-max trick (common/distributions.py)."""
         if noise is None:  # [seeds 1] given where each agent has noise of its own
             noise = torch.empty_like(self.logits).exponential_(generator=generator)
-        return (self.logits - noise.log()).argmax(-1)
+        return (self.logits - noise.log()).argmax(-1)  # -log of exponential noise is Gumbel noise
 
     def mode(self):
         """The most likely actions, int64 [B]."""
@@ -293,7 +300,8 @@ def stack(agents):
 def gae(rewards, values, dones, next_value, next_done, gamma, gae_lambda):
     """[core 5] Generalized advantage estimation in numpy: the advantages, float32 [M, N] (ppo2/runner.py).
 
-    rewards, values: float32 [M, N]; dones: bool [M, N], true where obs[t] begins an episode; next_*: [N]."""
+    rewards, values: float32 [M, N]; dones: bool [M, N], true where obs[t] begins an episode; next_*: [N].
+    dones[0] is not used."""
     next_values = np.append(values[1:], [next_value], axis=0)
     next_dones = np.append(dones[1:], [next_done], axis=0)
     nonterminal = 1.0 - next_dones  # 0 where the next observation begins an episode
@@ -350,7 +358,9 @@ def ppo_loss(agent, minibatch, args):
 
 
 class Adam:
-    """[core 3] The state of Adam: running means of the gradients and of their squares, by the parameters' names."""
+    """[core 3] The state of Adam: running means of the gradients and of their squares, by the parameters' names.
+
+    adam_step() takes the steps."""
 
     def __init__(self, agent):
         self.parameters = {name: p for name, p in agent.named_parameters() if p.requires_grad}
@@ -580,18 +590,18 @@ def train(args, run):
         scalars["charts/learning_rate"] = torch.as_tensor(learning_rate).expand(num_agents)
         run.log_update(scalars)
     envs.close()
-    return agents
+    return agents  # [seeds 1]
 
 
 # That was PPO. The rest is the same in every script and serves the run: options, folder, log, progress, checkpoints.
 
 # The signals after which a run saves a checkpoint and ends. Slurm can send the last two before a job's time is up.
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
-# What a resume does not take from the checkpoint: options of the machine, and of the folder's place and name.
-NOT_RESUMED = {"cuda", "threads", "actor_device", "track", "runs_folder", "exp_name"}
-# What a folder's name does not repeat among the options that differ from their defaults.
-NOT_IN_NAME = NOT_RESUMED | {"env_id", "seed", "resume", "total_timesteps", "save_every", "capture_video", "compile"}
-# Integers that may be 0; all others must be at least 1.
+# Options of any script that a resume does not take from the checkpoint: they name what may differ on another machine.
+NOT_RESUMED = {"resume", "cuda", "threads", "actor_device", "track", "runs_folder", "exp_name"}
+# Options that a folder's name does not list, even where they differ from the defaults.
+NOT_IN_NAME = NOT_RESUMED | {"env_id", "seed", "total_timesteps", "save_every", "capture_video", "compile"}
+# Integer options of any script that may be 0; all others must be at least 1.
 MAY_BE_ZERO = {"seed", "save_every", "num_levels", "start_level"}
 
 
@@ -661,12 +671,13 @@ def resumed_args(args, state):
     """The options of a resume: those of the command line, and for the others the checkpoint's."""
     names = (vars(args).keys() & state["args"].keys()) - NOT_RESUMED
     saved = {name: state["args"][name] for name in names}
-    default = dataclasses.replace(args, **saved | {"env_id": ""})
+    saved_env_id = saved.pop("env_id")
+    default = dataclasses.replace(args, **saved, env_id="")  # stays "" if the command line names no environment
     args = tyro.cli(Args, description=__doc__, default=default)
-    if args.env_id == "":  # the command line names no environment
-        if ":" in saved["env_id"]:  # gymnasium would import the module
-            sys.exit(f"error: --resume {args.resume}: add --env-id {saved['env_id']} if you trust this module")
-        args = dataclasses.replace(args, env_id=saved["env_id"])
+    if args.env_id == "":
+        if ":" in saved_env_id:  # gymnasium would import the module
+            sys.exit(f"error: --resume {args.resume}: add --env-id {saved_env_id} if you trust this module")
+        args = dataclasses.replace(args, env_id=saved_env_id)
     return args
 
 
@@ -687,12 +698,12 @@ def state_keys(states):
     return [(part, key) for part, state in states.items() for key in state]
 
 
-def plain(value, name):
-    """A part's state with Python's numbers for numpy's; ends the program if it holds what a checkpoint cannot."""
+def without_numpy(value, name):
+    """The state of a part with numpy's numbers as Python's; ends the program if there is a numpy array in it."""
     if isinstance(value, dict):
-        return {key: plain(each, f"{name}, {key}") for key, each in value.items()}
+        return {key: without_numpy(each, f"{name}, {key}") for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(plain(each, name) for each in value)
+        return type(value)(without_numpy(each, name) for each in value)
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.ndarray):
@@ -704,12 +715,12 @@ class Run:
     """A run of the script: its folder, log, progress bar and checkpoints."""
 
     def __init__(self, args):
-        """Continues the run in the folder args.resume, or prepares a new one; from a checkpoint if args.resume is one.
+        """Prepares a run. If args.resume is a folder, it goes on there; if it is a checkpoint, a new run begins there.
 
-        A new run has no folder before start(), so that wrong options leave none behind."""
+        A new run has no folder before start(), unless it records videos, so that wrong options leave none behind."""
         self.script = Path(__file__).resolve()
         self.lock = None
-        self.resumed = args.resume is not None and Path(args.resume).is_dir()
+        self.resumed = args.resume is not None and Path(args.resume).is_dir()  # goes on in the same folder
         if self.resumed:
             self.folder = Path(args.resume)
             self.lock_folder()
@@ -719,9 +730,9 @@ class Run:
             args = resumed_args(args, state)
         check_options(args)
         if self.resumed:
-            begun = (state["script"], state["args"]["env_id"])
-            if (self.script.name, args.env_id) != begun:
-                sys.exit(f"error: --resume {args.resume}: this is a run of {begun[0]} on {begun[1]}")
+            saved_run = (state["script"], state["args"]["env_id"])
+            if (self.script.name, args.env_id) != saved_run:
+                sys.exit(f"error: --resume {args.resume}: this is a run of {saved_run[0]} on {saved_run[1]}")
         else:
             self.folder = new_folder(args)
 
@@ -729,12 +740,12 @@ class Run:
         self.saved = state["parts"]
         self.returns = state["returns"] if self.resumed else []  # of the last 100 episodes
         self.global_step = state["global_step"]
-        # Updates are counted, and schedules begin, where the run began: a run from a file begins at the file's step.
+        # The step at which the run began: updates are counted from there, and schedules begin there. A new run from a
+        # checkpoint begins at the checkpoint's step.
         self.first_step = state.get("first_step", 0) if self.resumed else self.global_step
         self.batch_size = args.num_envs * args.num_steps
-        self.updates_done = (
-            self.global_step - self.first_step
-        ) // self.batch_size  # rounds down for another batch size
+        # Where a resume has another batch size, this rounds down.
+        self.updates_done = (self.global_step - self.first_step) // self.batch_size
         self.num_updates = self.updates_done + (args.total_timesteps - self.global_step) // self.batch_size
         if self.num_updates <= self.updates_done:
             text = f"no rollout of {self.batch_size} steps fits from step {self.global_step} to --total-timesteps"
@@ -748,7 +759,7 @@ class Run:
     def lock_folder(self):
         """Keeps other processes from writing to this run; creates the folder of a new one."""
         try:
-            self.lock = filelock.FileLock(self.folder / "lock").acquire(timeout=0)
+            self.lock = filelock.FileLock(self.folder / "lock").acquire(timeout=0)  # creates the folder, too
         except filelock.Timeout:
             sys.exit(f"error: {self.folder / 'lock'} is held by another process, which writes to this run")
 
@@ -774,12 +785,12 @@ class Run:
     def restore(self):
         """Loads the saved states into the parts.
 
-        A new run saves its parts first, so that one that cannot be saved and loaded fails here."""
+        A run that begins from nothing saves its parts first, so that one that cannot be saved and loaded fails here."""
         if self.saved is None:
             self.saved = self.save()["parts"]
         states = {name: part.state_dict() for name, part in self.parts.items()}
         if not self.resumed:
-            for name in states.keys() - self.saved.keys():  # the files of agents/ have no optimizer
+            for name in states.keys() - self.saved.keys():  # such as an agent of agents/, without optimizer
                 print(f"{self.args.resume} has no {name}: it starts anew")
             self.saved = {name: self.saved.get(name, state) for name, state in states.items()} | self.saved
         if state_keys(self.saved) != state_keys(states):
@@ -792,8 +803,8 @@ class Run:
                 part.load_state_dict(self.saved[name])
             except RuntimeError as error:  # such as another shape; torch's message has several lines
                 sys.exit(f"error: the checkpoint does not fit: {name}: {' '.join(str(error).split())}")
-        if not self.resumed:
-            self.save()  # a run that starts from another's checkpoint has one of its own, too
+        if not self.resumed and self.args.resume is not None:
+            self.save()  # a new run from another's checkpoint gets one of its own
 
     def write_about(self, device):
         """Copies the script, and writes run.json; a resume gives both its step."""
@@ -811,7 +822,7 @@ class Run:
         (self.folder / f"run{suffix}.json").write_text(json.dumps(about, indent=2))
 
     def stop(self, number, frame):
-        """Ends the run: at once before its start, after the update later. The same signal again ends it at once."""
+        """Ends the run: at once if it has not started, else after the update. The same signal again ends it at once."""
         self.exit_status = 128 + number
         signal.signal(number, signal.SIG_DFL)
         if not self.started:
@@ -832,11 +843,13 @@ class Run:
                 self.bar.set_postfix_str(f"return {mean:.4g}", refresh=False)
                 self.bar.update(self.batch_size)
                 due = self.args.save_every > 0 and update % self.args.save_every == 0
-                if due or self.stopping or update == self.num_updates:
+                last = update == self.num_updates
+                stopping = self.stopping  # read once, as a signal may change it between two lines
+                if due or stopping or last:
                     self.save()
-                if self.stopping:
+                if stopping:
                     break
-        hint = f"--resume {self.folder} continues" if self.stopping else f"python enjoy.py {self.folder} plays"
+        hint = f"python enjoy.py {self.folder} plays" if last else f"--resume {self.folder} continues"
         print(f"saved {checkpoint_files(self.folder)[-1]}; {hint}", flush=True)
 
     def log_step(self, infos):
@@ -847,7 +860,7 @@ class Run:
             episode_return = float(final_info["episode"]["r"][i])
             self.returns = [*self.returns[-99:], episode_return]
             self.episodes_logged += 1
-            if self.episodes_logged <= math.ceil(self.batch_size / 5):  # of very short episodes, some will do
+            if self.episodes_logged <= math.ceil(self.batch_size / 5):  # very short ones would flood the log
                 self.writer.add_scalar("charts/episodic_return", episode_return, self.global_step)
                 self.writer.add_scalar("charts/episodic_length", final_info["episode"]["l"][i], self.global_step)
 
@@ -871,7 +884,7 @@ class Run:
             "first_step": self.first_step,
             "global_step": self.global_step,
             "returns": self.returns,
-            "parts": {name: plain(part.state_dict(), name) for name, part in self.parts.items()},
+            "parts": {name: without_numpy(part.state_dict(), name) for name, part in self.parts.items()},
         }
         unfinished = self.folder / "checkpoint.tmp"
         with open(unfinished, "wb") as file:
@@ -888,7 +901,7 @@ class Run:
 def git_commit(folder):
     """The commit of the checkout that a folder is part of, or why git does not tell it."""
     try:
-        command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40"]
+        command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
         done = subprocess.run(command, capture_output=True, text=True)
     except OSError as error:  # there is no git
         return f"unknown: {error}"
@@ -910,6 +923,13 @@ def ignore_signals_in_workers():
             signal.signal(number, signal.SIG_IGN)
 
 
+def end_processes_of_worker():
+    """In a worker process of the environments, ends the processes that it started."""
+    if multiprocessing.parent_process() is not None:
+        for process in multiprocessing.active_children():
+            process.kill()
+
+
 def main(make_run=Run):
     """Trains with the options of the command line; after a stop, exits with 128 + the signal's number."""
     if sys.stdout is None:  # some launchers close it
@@ -917,7 +937,7 @@ def main(make_run=Run):
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")
     args = tyro.cli(Args, description=__doc__)
-    if make_run is Run:
+    if make_run is Run:  # another make_run knows about launchers
         check_single_process()
     run = make_run(args)
     for number in signal_numbers():
@@ -983,13 +1003,17 @@ class Runs(Run):
                     self.bar.set_postfix_str(text, refresh=False)
                 self.bar.update(self.batch_size)
                 due = self.args.save_every > 0 and update % self.args.save_every == 0
-                if due or self.stopping or update == self.num_updates:
+                last = update == self.num_updates
+                stopping = self.stopping  # read once, as a signal may change it between two lines
+                if due or stopping or last:
                     for _, run in self.running():
                         run.save()
-                if self.stopping:
+                if stopping:
                     break
         for _, run in self.running():
             print(f"saved {checkpoint_files(run.folder)[-1]}", flush=True)
+        if not last:
+            print(f"--resume {' '.join(str(run.folder) for _, run in self.running())} continues", flush=True)
         if self.failed and self.exit_status == 0:
             self.exit_status = 1
 
@@ -1068,4 +1092,4 @@ def make_run(args):
 
 
 if __name__ == "__main__":
-    main(make_run)
+    main(make_run)  # [seeds 1]

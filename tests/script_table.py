@@ -118,7 +118,8 @@ IMPALA = CLEANBA._replace(
         "total_timesteps": 50_000_000, "num_envs": 128, "num_steps": 20, "learning_rate": 6e-4, "max_grad_norm": 40.0,
     },
 )  # fmt: skip
-TEXTS = [*SCRIPTS, CLEANBA, IMPALA]  # the last two have tests of their own of how they run
+SEEDS = PPO._replace(name="ppo_seeds", parent="ppo", marks={"seeds 1"})
+TEXTS = [*SCRIPTS, CLEANBA, IMPALA, SEEDS]  # the last three have tests of their own of how they run
 
 
 def of_scripts(scripts):

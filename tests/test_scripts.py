@@ -121,9 +121,11 @@ def test_a_definition_that_no_detail_changes_is_the_same(script):
 
 @every_text
 def test_the_plumbing_is_the_same_everywhere(script):
-    """Byte for byte. Below it, only scripts of several processes have definitions, which are the same and marked."""
+    """Byte for byte. Below it, only scripts of several processes or agents have definitions, which are marked."""
     assert plumbing(script) == plumbing(PPO) and not marks(plumbing(script))
-    if "aux 2" not in of_ancestors(script):
+    if "seeds 1" in script.marks:
+        assert below_plumbing(script).endswith('\n\n\nif __name__ == "__main__":\n    main(make_run)  # [seeds 1]\n')
+    elif "aux 2" not in of_ancestors(script):
         assert below_plumbing(script) == '\n\n\nif __name__ == "__main__":\n    main()\n'
     else:
         assert below_plumbing(script) == below_plumbing(MULTIGPU)
