@@ -51,7 +51,6 @@ SHORT = {
     "the rest is left out": "left out",
     "shuffled once": "once",
     "the same minibatches in each epoch": "once",
-    "adaptive, by the KL divergence": "by KL",
     "mean of ratio - 1 - log ratio": "k3",
     "mean of -log ratio": "k1",
     "mean square of the log ratio": "2 x k2",
@@ -209,7 +208,9 @@ return" (Brax): reward + discount x the next step's lambda-return - value, and i
 anew for each minibatch. Brax was run with its normal distribution; its default also squashes actions by tanh.
 Normalization is that which the library offers, whether PPO uses it by default or not. "each alone": every environment
 has its own statistics; "final too": they include the last observations of episodes; "ends early": an end removes the
-reward sums before its step, not behind it.
+reward sums before its step, not behind it. "adaptive" (rsl_rl) is its own word for a learning rate that changed at each
+gradient step. The schedules are those of a run with the defaults: a number that an option has, which the library does
+not return for an update, is no measurement.
 """
 
 OWN = """

@@ -227,6 +227,12 @@ def test_a_missing_function_is_not_measured():
     assert missing == {"core 5", "core 4", "aux 1"}
 
 
+def test_no_adapter_repeats_a_number_as_a_schedule():
+    """A list [number] * updates is what an adapter's author believes, and not what the library computed."""
+    for file in (ROOT / "conformance/adapters").glob("*.py"):
+        assert "] * updates" not in file.read_text(), file.name
+
+
 # Combinations that could be taken for each other
 
 

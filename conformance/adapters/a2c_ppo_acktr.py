@@ -118,10 +118,3 @@ def initial_weights(seed, kind):
     if kind == "continuous":
         found["logstd"] = policy.dist.logstd._bias.detach().numpy().reshape(-1)
     return found
-
-
-def schedules(updates):
-    """Its options as they are by default."""
-    args = defaults()
-    assert not args.use_linear_lr_decay
-    return {"learning_rate": [args.lr] * updates, "clip_range": [args.clip_param] * updates}

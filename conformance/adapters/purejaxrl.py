@@ -140,4 +140,4 @@ class Scripts:
         """Of its own function from the number of gradient steps, with the options of its main block."""
         settings = Settings(num_minibatches=1, update_epochs=1)
         seen = self.train(make_world(), settings, updates)
-        return {"learning_rate": [seen.rate(count) for count in range(updates)], "clip_range": [1.0] * updates}
+        return {"learning_rate": [seen.rate(count) for count in range(updates)]}

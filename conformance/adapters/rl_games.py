@@ -122,8 +122,3 @@ def advantages(world, settings):
     agent, *_ = play(world, settings)
     found = agent.dataset.values_dict["returns"].numpy().reshape(world.num_envs, world.num_steps)
     return {"returns": found.T}
-
-
-def schedules(updates):
-    """The clip range; the schedule of the learning rate has no default, and most of its examples take "adaptive"."""
-    return {"clip_range": [1.0] * updates}

@@ -87,6 +87,12 @@ def initial_weights(seed, kind):
 
 
 def schedules(updates):
-    algorithm, *_ = play(make_world("continuous"), Settings())
-    rate = [1.0] * updates if algorithm.schedule == "fixed" else f"{algorithm.schedule}, by the KL divergence"
-    return {"learning_rate": rate, "clip_range": [algorithm.clip_param] * updates}
+    """The learning rates that reach its optimizer in one rollout's update, or its word for how they change there.
+
+    Its default changes the rate at each gradient step, after the KL divergence of the minibatch.
+    """
+    settings = Settings(num_minibatches=1, update_epochs=updates)
+    algorithm, _, recorder, *_ = play(make_world("continuous"), settings)
+    if len(set(recorder.rates)) > 1:
+        return {"learning_rate": algorithm.schedule}
+    return {"learning_rate": recorder.rates}

@@ -179,9 +179,10 @@ class Scripts:
         return found
 
     def schedules(self, updates):
+        """The learning rates that reach the optimizer."""
         kind = self.KINDS[0]
-        namespace, _, recorder = self.train(make_world(kind), Settings(num_minibatches=1, update_epochs=1), updates)
-        return {"learning_rate": recorder.rates, "clip_range": [namespace["args"].clip_coef] * updates}
+        *_, recorder = self.train(make_world(kind), Settings(num_minibatches=1, update_epochs=1), updates)
+        return {"learning_rate": recorder.rates}
 
     def environments(self, stream, low, high):
         """The script's own wrappers around environments that replay a stream."""

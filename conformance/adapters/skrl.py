@@ -50,9 +50,9 @@ def make_models(world, recorder):
     return {"policy": Policy(), "value": Value()}, spaces
 
 
-def play(world, settings):
-    """(agent, player, recorder) after one rollout and update, as skrl's trainers make them."""
-    player = Player(world)
+def play(world, settings, updates=1):
+    """(agent, player, recorder) after so many rollouts and updates, as skrl's trainers make them."""
+    player, timesteps = Player(world), updates * world.num_steps
     with Recorder(world) as recorder:
         models, spaces = make_models(world, recorder)
         memory = RandomMemory(memory_size=world.num_steps, num_envs=world.num_envs, device="cpu")
@@ -70,19 +70,19 @@ def play(world, settings):
         agent.enable_training_mode(True)
         show = lambda rows: torch.as_tensor(rows, dtype=torch.float32)[:, None]  # noqa: E731
         obs = show(player.reset())
-        for t in range(world.num_steps):
-            agent.pre_interaction(timestep=t, timesteps=world.num_steps)
+        for t in range(timesteps):
+            agent.pre_interaction(timestep=t, timesteps=timesteps)
             with torch.no_grad():
-                actions, _ = agent.act(obs, None, timestep=t, timesteps=world.num_steps)
+                actions, _ = agent.act(obs, None, timestep=t, timesteps=timesteps)
                 rows, rewards, terminated, truncated, _ = player.step(actions.numpy())
                 columns = [torch.as_tensor(each)[:, None] for each in (rewards, terminated, truncated)]
                 agent.record_transition(
                     observations=obs, states=None, actions=actions, rewards=columns[0].float(),
                     next_observations=show(rows), next_states=None, terminated=columns[1], truncated=columns[2],
-                    infos={}, timestep=t, timesteps=world.num_steps,
+                    infos={}, timestep=t, timesteps=timesteps,
                 )  # fmt: skip
                 obs = show(rows)
-            agent.post_interaction(timestep=t, timesteps=world.num_steps)
+            agent.post_interaction(timestep=t, timesteps=timesteps)
     return agent, player, recorder
 
 
@@ -101,8 +101,6 @@ def advantages(world, settings):
 
 
 def schedules(updates):
-    """The defaults of PPO_CFG: no scheduler, and a number as the clip range."""
-    agent, *_ = play(make_world(), Settings())
-    rate = "constant" if agent.scheduler is None else f"by {type(agent.scheduler).__name__}"
-    ones = [1.0] * updates
-    return {"learning_rate": ones if rate == "constant" else rate, "clip_range": ones}
+    """The learning rates that reach its optimizer. The clip range is an option that nothing logs or returns."""
+    *_, recorder = play(make_world(), Settings(num_minibatches=1, update_epochs=1), updates)
+    return {"learning_rate": recorder.rates}

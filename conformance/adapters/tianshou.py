@@ -111,8 +111,12 @@ def environment_actions(samples, low, high):
 
 
 def schedules(updates):
-    """A factory of optimizers has no scheduler by default, and eps_clip is a number."""
-    with Recorder(make_world()) as recorder:
-        algorithm = make_algorithm(make_world(), Settings(), recorder)
-    assert not algorithm.lr_schedulers
-    return {"learning_rate": [1.0] * updates, "clip_range": [algorithm.eps_clip] * updates}
+    """The learning rates that reach its optimizer, which its factory makes with its defaults."""
+    world, settings = make_world(), Settings(num_minibatches=1, update_epochs=1)
+    buffer = fill(world)
+    with Recorder(world) as recorder:
+        algorithm = make_algorithm(world, settings, recorder)
+        for _ in range(updates):
+            with policy_within_training_step(algorithm.policy):
+                algorithm.update(buffer, world.rewards.size, settings.update_epochs)
+    return {"learning_rate": recorder.rates}
