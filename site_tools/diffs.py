@@ -2,7 +2,8 @@
 
     python -m site_tools.diffs
 
-Rewrites the links to lines in docs/details.md, and the sizes of diffs and the scores in the README's table of scripts.
+Rewrites the links to lines and the names of other implementations in docs/details.md, and the sizes of diffs and the
+scores in the README's table of scripts.
 """
 
 import ast
@@ -15,6 +16,7 @@ from typing import NamedTuple
 from benchmark.experiments import experiments_of
 from benchmark.results import RESULTS, ROOT, load
 from benchmark.scores import mean_and_deviation, scores
+from conformance import page
 
 README = ROOT / "README.md"
 DETAILS = ROOT / "docs" / "details.md"
@@ -22,10 +24,11 @@ KINDS = ("speed", "check", "library")  # the marks of what is no detail; docs/de
 MARK = re.compile(rf"\[(\w+ \d+|{'|'.join(KINDS)})\]")
 SCRIPT_ROW = re.compile(r"^\| \[`(\w+)\.py`\]\(\w+\.py\) \|.*\|$", re.MULTILINE)
 KIND_ROW = re.compile(r'^- <a id="\w+"></a>`\[(\w+)\]`: (.*)$', re.MULTILINE)
-# An entry of docs/details.md: a claim, what is said of it, and a line of links to our scripts and to ppo2
+# An entry of docs/details.md: a claim, what is said of it, a line of links to our scripts and to ppo2, and a line of the
+# implementations that differ, if there are such
 DETAIL = re.compile(
     r'^(<a id="[\w-]+"></a>\*\*(\w+ \d+): ([^*]*)\.\*\*((?:(?!\n\n).)*?)\n\*Ours\*: )'
-    r"([^\n]*?)(\.(?: \*ppo2\*: ([^\n]*))?)$",
+    r"([^\n]*?)(\.(?: \*ppo2\*: ([^\n]*))?)$(\n\*Differ\*: [^\n]*$)?",
     re.MULTILINE | re.DOTALL,
 )
 # The details of scripts that add others than the marks that their parent lacks
@@ -121,8 +124,10 @@ def marked_definitions(name, mark):
 
 
 def with_links(text):
-    """docs/details.md with links from each detail to its lines in the scripts that add it, or else in the first one."""
-    table = scripts()
+    """docs/details.md with links from each detail to its lines in the scripts that add it, or else in the first one.
+
+    Each detail also has the names of the implementations that were measured to differ in it."""
+    table, differing = scripts(), page.differing()
 
     def links(mark):
         owners = [name for name, script in table.items() if mark in script.own] or list(table)[:1]
@@ -133,7 +138,11 @@ def with_links(text):
             if places
         )
 
-    return DETAIL.sub(lambda row: row[1] + (links(row[2]) or "not yet") + row[6], text)
+    def differ(mark):
+        names = ", ".join(differing.get(mark, []))
+        return f"\n*Differ*: [{names}](conformance.md)" if names else ""
+
+    return DETAIL.sub(lambda row: row[1] + (links(row[2]) or "not yet") + row[6] + differ(row[2]), text)
 
 
 def changes(before, after):

@@ -111,7 +111,7 @@ def text_page(file):
 def with_notes(row):
     """An entry of docs/details.md whose links to lines lead to its note beside each line."""
     links = re.sub(r"(#L\d+)\)", rf"\1-{slug(row[2])})", row[5])
-    return row[1] + links + row[6]
+    return row[1] + links + row[6] + (row[8] or "")
 
 
 # details
