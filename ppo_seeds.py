@@ -686,7 +686,9 @@ def new_folder(args):
     defaults = {field.name: field.default for field in dataclasses.fields(args)}
     options = {name: value for name, value in vars(args).items() if name not in NOT_IN_NAME}
     changed = ",".join(f"{name}={value}" for name, value in options.items() if value != defaults[name])
-    words = [args.env_id, args.exp_name, str(args.seed), changed[:100], time.strftime("%Y%m%d-%H%M%S")]
+    if len(changed) > 100:  # names of folders may have 255 characters
+        changed = changed[:100].rpartition(",")[0]
+    words = [args.env_id, args.exp_name, str(args.seed), changed, time.strftime("%Y%m%d-%H%M%S")]
     name = re.sub(r"[^\w.+=,-]", "-", "__".join(word for word in words if word))
     if Path(args.runs_folder, name).exists():
         name += f"-{time.time_ns() % 10**9:09}"
@@ -764,9 +766,12 @@ class Run:
             sys.exit(f"error: {self.folder / 'lock'} is held by another process, which writes to this run")
 
     def start(self, device, **parts):
-        """Opens the log, restores the parts, and says so.
+        """Restores the parts, opens the log, and says so.
 
         A part has load_state_dict(), and a state_dict() that returns a dict."""
+        self.parts = parts
+        if self.saved is not None:
+            self.restore()  # before a new run has a folder, so that parts that do not fit leave none behind
         if self.lock is None:
             self.lock_folder()
         if self.args.track:
@@ -774,20 +779,21 @@ class Run:
 
             run_id = re.sub(r"[^\w-]", "-", self.folder.resolve().name)[-128:]
             wandb.init(id=run_id, resume="allow", sync_tensorboard=True, config=vars(self.args))
-        self.parts = parts
         self.writer = SummaryWriter(self.folder, purge_step=self.global_step + 1)
         atexit.register(self.writer.close)
-        self.restore()
+        if not self.resumed:
+            state = self.save()
+        if self.saved is None:
+            self.saved = state["parts"]
+            self.restore()  # a part that cannot be saved and loaded fails here
         self.write_about(device)
         self.started = True
         print(f"{self.folder}: training on {device}; Ctrl-C stops, --resume {self.folder} continues", flush=True)
 
     def restore(self):
-        """Loads the saved states into the parts.
+        """Loads the saved states into the parts; ends the program if they do not fit.
 
-        A run that begins from nothing saves its parts first, so that one that cannot be saved and loaded fails here."""
-        if self.saved is None:
-            self.saved = self.save()["parts"]
+        In a new run from a checkpoint, a part that the checkpoint lacks keeps its state."""
         states = {name: part.state_dict() for name, part in self.parts.items()}
         if not self.resumed:
             for name in states.keys() - self.saved.keys():  # such as an agent of agents/, without optimizer
@@ -803,8 +809,6 @@ class Run:
                 part.load_state_dict(self.saved[name])
             except RuntimeError as error:  # such as another shape; torch's message has several lines
                 sys.exit(f"error: the checkpoint does not fit: {name}: {' '.join(str(error).split())}")
-        if not self.resumed and self.args.resume is not None:
-            self.save()  # a new run from another's checkpoint gets one of its own
 
     def write_about(self, device):
         """Copies the script, and writes run.json; a resume gives both its step."""

@@ -448,6 +448,12 @@ MINIBATCHES = {
 }
 
 
+def is_rotated(epoch, order):
+    """Whether the rows of an epoch are `order` from some place on, and then from its beginning to that place."""
+    place = int(np.flatnonzero(order == epoch[0])[0])
+    return np.array_equal(epoch, np.roll(order, -place))
+
+
 def describe_order(steps, shape):
     """Words for the rows of the minibatches of an update of M steps of N environments; shape: (M, N)."""
     size = shape[0] * shape[1]
@@ -462,6 +468,8 @@ def describe_order(steps, shape):
         return "not every step once"
     if (epochs == np.arange(size)).all() or (epochs == by_environments).all():
         return "in order"
+    if any(all(is_rotated(epoch, order) for epoch in epochs) for order in (np.arange(size), by_environments)):
+        return "in order, from another step in each epoch"
     same_sets = all(
         np.array_equal(np.sort(one.rows), np.sort(other.rows))
         for one, other in zip(steps, steps[len(steps) // len(epochs) :], strict=False)

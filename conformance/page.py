@@ -17,7 +17,8 @@ COLUMNS = {
     "CleanRL": ("cleanrl",),
     "LeanRL": ("leanrl",),
     "SB3": ("sb3",),
-    "contrib": ("sb3_contrib",),
+    "masked": ("sb3_contrib",),
+    "recurrent": ("sb3_recurrent",),
     "SBX": ("sbx",),
     "ikostrikov": ("a2c_ppo_acktr",),
     "tianshou": ("tianshou",),
@@ -50,6 +51,7 @@ SHORT = {
     "the last minibatch is larger": "larger last",
     "the rest is left out": "left out",
     "shuffled once": "once",
+    "in order, from another step in each epoch": "rotated",
     "the same minibatches in each epoch": "once",
     "mean of ratio - 1 - log ratio": "k3",
     "mean of -log ratio": "k1",
@@ -201,16 +203,17 @@ WORDS = """
 A cell is empty where it was not measured: the library leaves it to its user (models, in TorchRL the loop), has no such
 actions, or is run here without it (Brax's loop is one compiled function); rows in `conformance/results` say why.
 "V(final)": a time limit is bootstrapped from the value of the final observation; "V(s_T)": of the observation before
-it; "V(reset)": of the next episode's first. "once": one permutation serves all epochs. "x 1": the mean squared error
-times `vf_coef`. "k1": the mean of -log ratio; "k3": of ratio - 1 - log ratio. "none" for the clipped value means that
-the library clips it only if asked to. "rollout": over all its steps before they are divided into minibatches. "next
-return" (Brax): reward + discount x the next step's lambda-return - value, and its loss computes values and advantages
-anew for each minibatch. Brax was run with its normal distribution; its default also squashes actions by tanh.
-Normalization is that which the library offers, whether PPO uses it by default or not. "each alone": every environment
-has its own statistics; "final too": they include the last observations of episodes; "ends early": an end removes the
-reward sums before its step, not behind it. "adaptive" (rsl_rl) is its own word for a learning rate that changed at each
-gradient step. The schedules are those of a run with the defaults: a number that an option has, which the library does
-not return for an update, is no measurement.
+it; "V(reset)": of the next episode's first. "once": one permutation serves all epochs; "rotated": all steps in order,
+but each epoch begins at another one. "x 1": the mean squared error times `vf_coef`. "k1": the mean of -log ratio; "k3":
+of ratio - 1 - log ratio. "none" for the clipped value means that the library clips it only if asked to. "rollout": over
+all its steps before they are divided into minibatches. "next return" (Brax): reward + discount x the next step's
+lambda-return - value, and its loss computes values and advantages anew for each minibatch. Brax was run with its normal
+distribution; its default also squashes actions by tanh. Normalization is that which the library offers, whether PPO
+uses it by default or not. "each alone": every environment has its own statistics; "final too": they include the last
+observations of episodes; "ends early": an end removes the reward sums before its step, not behind it. "adaptive"
+(rsl_rl) is its own word for a learning rate that changed at each gradient step. The schedules are those of a run with
+the defaults: a number that an option has, which the library does not return for an update, is no measurement. Ray RLlib
+is not measured: there is no adapter for it.
 """
 
 OWN = """

@@ -24,8 +24,8 @@ KINDS = ("speed", "check", "library")  # the marks of what is no detail; docs/de
 MARK = re.compile(rf"\[(\w+ \d+|{'|'.join(KINDS)})\]")
 SCRIPT_ROW = re.compile(r"^\| \[`(\w+)\.py`\]\(\w+\.py\) \|.*\|$", re.MULTILINE)
 KIND_ROW = re.compile(r'^- <a id="\w+"></a>`\[(\w+)\]`: (.*)$', re.MULTILINE)
-# An entry of docs/details.md: a claim, what is said of it, a line of links to our scripts and to ppo2, and a line of the
-# implementations that differ, if there are such
+# An entry of docs/details.md: a claim, what is said of it, a line of links to our scripts and to ppo2, and, if there
+# are such, a line of the implementations that differ
 DETAIL = re.compile(
     r'^(<a id="[\w-]+"></a>\*\*(\w+ \d+): ([^*]*)\.\*\*((?:(?!\n\n).)*?)\n\*Ours\*: )'
     r"([^\n]*?)(\.(?: \*ppo2\*: ([^\n]*))?)$(\n\*Differ\*: [^\n]*$)?",

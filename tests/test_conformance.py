@@ -227,6 +227,25 @@ def test_a_missing_function_is_not_measured():
     assert missing == {"core 5", "core 4", "aux 1"}
 
 
+@pytest.mark.parametrize(
+    "epochs, words",
+    [
+        ([[0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5]], "in order"),
+        ([[0, 2, 4, 1, 3, 5], [0, 2, 4, 1, 3, 5]], "in order"),
+        ([[3, 4, 5, 0, 1, 2], [1, 2, 3, 4, 5, 0]], "in order, from another step in each epoch"),
+        ([[4, 1, 3, 5, 0, 2], [5, 0, 2, 4, 1, 3]], "in order, from another step in each epoch"),
+        ([[4, 1, 3, 5, 0, 2], [5, 0, 2, 4, 3, 1]], "shuffled anew"),
+        ([[5, 1, 3, 4, 0, 2], [5, 1, 3, 4, 0, 2]], "shuffled once"),
+        ([[5, 1, 3, 4, 0, 2], [3, 1, 5, 2, 4, 0]], "the same minibatches in each epoch"),
+        ([[5, 1, 3, 4, 0, 2], [5, 5, 3, 4, 0, 2]], "not every step once"),
+    ],
+)
+def test_orders_are_told_apart(epochs, words):
+    """Two epochs of two minibatches, of three steps of two environments."""
+    steps = [Step(np.array(rows), {}, {}) for epoch in epochs for rows in (epoch[:3], epoch[3:])]
+    assert measure.describe_order(2 * steps, (3, 2)) == words
+
+
 def test_no_adapter_repeats_a_number_as_a_schedule():
     """A list [number] * updates is what an adapter's author believes, and not what the library computed."""
     for file in (ROOT / "conformance/adapters").glob("*.py"):

@@ -60,23 +60,29 @@ def action_space(kind):
     return spaces.MultiDiscrete(world.nvec) if world.nvec else spaces.Discrete(world.outputs)
 
 
-def make_model(world, settings, algorithm=PPO, policy="MlpPolicy", **options):
+def make_model(
+    world, settings, algorithm=PPO, policy="MlpPolicy", environments=Environments, policy_kwargs=None, **options
+):
     """The library's own model on a world, with the given settings and its defaults for the rest."""
     size = world.rewards.size
     return algorithm(
-        policy, Environments(world), device="cpu", seed=1,
+        policy, environments(world), device="cpu", seed=1,
         n_steps=world.num_steps, batch_size=size // settings.num_minibatches, n_epochs=settings.update_epochs,
         learning_rate=settings.learning_rate, gamma=settings.gamma, gae_lambda=settings.gae_lambda,
         clip_range=settings.clip_coef, ent_coef=settings.ent_coef, vf_coef=settings.vf_coef,
-        max_grad_norm=settings.max_grad_norm, policy_kwargs={"net_arch": []}, **options,
+        max_grad_norm=settings.max_grad_norm, policy_kwargs={"net_arch": []} | (policy_kwargs or {}), **options,
     )  # fmt: skip
 
 
-def learn(world, settings, learning=None, **options):
-    """The trained model and the recorder of its tables, after one rollout and update; `learning` is for learn()."""
+def learn(world, settings, learning=None, prepare=None, **options):
+    """The trained model and the recorder of its tables, after one rollout and update.
+
+    `learning` has arguments of learn(); prepare(policy) replaces what lies before the last layers."""
     model = make_model(world, settings, **options)
     policy = model.policy
     with Recorder(world) as recorder:
+        if prepare is not None:
+            prepare(policy)
         policy.action_net, policy.value_net = recorder.policy, recorder.value
         if world.kind == "continuous":
             policy.log_std = recorder.logstd
@@ -119,9 +125,9 @@ def initial_weights(seed, kind, algorithm=PPO):
     return found
 
 
-def schedules(updates, algorithm=PPO):
+def schedules(updates, algorithm=PPO, policy="MlpPolicy"):
     world = make_world()
-    model = algorithm("MlpPolicy", Environments(world), n_steps=world.num_steps, batch_size=48, device="cpu")
+    model = algorithm(policy, Environments(world), n_steps=world.num_steps, batch_size=48, device="cpu")
     remaining = [1 - update / updates for update in range(updates)]
     return {
         "learning_rate": [model.lr_schedule(each) for each in remaining],
