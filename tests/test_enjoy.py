@@ -6,6 +6,7 @@ import re
 import signal
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import cv2
 import gymnasium as gym
@@ -403,6 +404,22 @@ def test_films_and_a_window(cartpole, capsys, monkeypatch):
     assert "CartPole-v0" in capsys.readouterr().out
 
 
+def test_both_players_are_seeded_but_not_alike():
+    """With the same seed they would draw the same noise."""
+    player, opponent = [], []
+    record = [SimpleNamespace(start_game=lambda *args, seen=seen: seen.append(args)) for seen in (player, opponent)]
+    for seed in (3, 3, 4):
+        enjoy.Match(*record).start_game(seed, num_envs=2)
+    assert len({*player, *opponent}) == 4 and {count for _, count in player + opponent} == {1}
+    space = gym.spaces.Discrete(100)
+    other = enjoy.RandomPlayer(space)
+    drawn = []
+    for _ in range(2):
+        other.start_game(5, num_envs=1)
+        drawn.append([other.act(None, None, None).item() for _ in range(10)])
+    assert drawn[0] == drawn[1] and len(set(drawn[0])) > 1
+
+
 @pytest.mark.slow
 def test_opponents(cartpole, tmp_path, capsys):
     """The agent of the run has seat 0, and the result is its own."""
@@ -457,7 +474,9 @@ def test_an_environment_that_draws_nothing(tmp_path):
 def test_a_game_that_never_ends(tmp_path, capsys, monkeypatch):
     """It is given up with a line, and counts as no game; a long one says how far it is."""
     run = train(PPO, CLOCK.replace("Clock", "Endless"), tmp_path)
-    assert enjoy.enjoy(enjoy.Args(run, episodes=2, max_steps=30)) == []
+    with in_process.watched(Endless, "step", lambda env, action: env.steps) as steps:
+        assert enjoy.enjoy(enjoy.Args(run, episodes=2, max_steps=30)) == []
+    assert steps == [*range(30)] * 2
     text = capsys.readouterr().out
     assert "no episode ended in training" in text and "games: mean" not in text
     assert [f"game {i}: no end after 30 steps" in text for i in (1, 2, 3)] == [True, True, False]
