@@ -197,6 +197,8 @@ class RGBFrames(gym.Wrapper):
         if isinstance(frame, list):
             frame = frame[-1]
         frame = np.asarray(frame)
+        if frame.ndim < 2:
+            sys.exit(f"error: the environment's render() must return an image, and returns {frame}")
         if frame.dtype.kind == "f" and frame.max() <= 1:
             frame = frame * 255
         if frame.ndim == 2:
