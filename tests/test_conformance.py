@@ -35,6 +35,11 @@ CHANGES = [
 ]  # fmt: skip
 
 
+def slow_except(cases, quick):
+    """Parameters of a test, of which all but the quick ones are marked as slow."""
+    return [case if case in quick else pytest.param(case, marks=pytest.mark.slow) for case in cases]
+
+
 def results(module):
     """{title: row} of an adapter's module; a title that two details share has the detail before it."""
     return {f"{row.detail}: {row.title}": row for row in measure.measure(module)}
@@ -51,7 +56,7 @@ def detail(recipe_name):
     return f"{group} {number}"
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", slow_except(SCRIPTS, ["ppo", "ppo_continuous_action", "ppo_multidiscrete"]))
 def test_a_script_has_all_details(name):
     if name in ("ppo_atari_envpool", "ppo_atari_multigpu", "ppo_procgen"):
         pytest.importorskip("envpool")
@@ -84,7 +89,7 @@ def make(tmp_path_factory):
     return load
 
 
-@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("name", slow_except(CHANGES, ["core-3", "core-9", "continuous-8", "multidiscrete-1"]))
 def test_a_recipe_is_named_alone(name, make):
     assert named(results(make(RECIPES[name]))) == {detail(name)}
 
@@ -109,7 +114,10 @@ def draw_pairs(count):
     return list(itertools.islice(fitting, count))
 
 
-@pytest.mark.parametrize("pair", draw_pairs(20), ids="+".join)
+PAIRS = draw_pairs(20)
+
+
+@pytest.mark.parametrize("pair", slow_except(PAIRS, PAIRS[:2]), ids="+".join)
 def test_a_pair_of_recipes_is_named(pair, make):
     assert named(results(make(*(RECIPES[name] for name in pair)))) == {detail(name) for name in pair}
 
@@ -156,7 +164,7 @@ def test_a_lie_in_one_advantage_is_caught():
         answer["advantages"][4, 2] *= 1.01
         return answer
 
-    rows = results(changed(advantages=advantages))
+    rows = results(SimpleNamespace(KINDS=template.KINDS, advantages=advantages))
     assert {row.detail for row in rows.values() if row.result == measure.OTHER} == {"core 5"}
     assert "advantages[4, 2]" in next(row.found for row in rows.values() if row.result == measure.OTHER)
 
@@ -215,7 +223,7 @@ def test_a_bad_update_is_one_line(update, words):
     ],
 )
 def test_another_bad_answer_is_one_line(name, answer, words):
-    rows = measure.measure(changed(**{name: lambda *arguments: answer}))
+    rows = measure.measure(SimpleNamespace(KINDS=template.KINDS, **{name: lambda *arguments: answer}))
     assert any(row.result == measure.UNKNOWN and words in row.found for row in rows)
 
 
