@@ -255,7 +255,7 @@ def make_env(args, index, folder):
     record = args.capture_video and index == 0
     options = {"render_mode": "rgb_array"} if record else {}  # not every environment takes a render_mode
     env = gym.make(args.env_id, **options)
-    if index == 0:
+    if index == 0 and multiprocessing.parent_process() is None:  # in no worker, which would say it again
         warn_of_statistics(env)
     actions = env.action_space
     observations = env.observation_space
@@ -263,7 +263,7 @@ def make_env(args, index, folder):
     if not isinstance(actions, gym.spaces.Box) or actions.dtype.kind != "f" or len(actions.shape) != 1:
         hint = "a Box of floats with one axis; ppo.py takes Discrete, ppo_multidiscrete.py MultiDiscrete"
         sys.exit(f"error: {args.env_id} has the actions {actions}, and this script takes {hint}")
-    if index == 0:
+    if index == 0 and multiprocessing.parent_process() is None:
         hint_at_bounds(actions)  # [check]
     if has_images(observations) or not can_be_flattened(observations):
         sys.exit(f"error: {args.env_id} has the observations {observations}; docs/environment.md lists what works")

@@ -215,7 +215,7 @@ def make_env(args, index, folder):
     record = args.capture_video and index == 0
     options = {"render_mode": "rgb_array"} if record else {}  # not every environment takes a render_mode
     env = gym.make(args.env_id, **options)
-    if index == 0:
+    if index == 0 and multiprocessing.parent_process() is None:  # in no worker, which would say it again
         warn_of_statistics(env)
     check_players(args, env)  # [check]
     if record:
