@@ -212,8 +212,7 @@ def test_a_signal_stops_cleanly(tmp_path):
     assert lags[0] == 0 and lags[-2:] == [0, 1]
 
 
-@pytest.mark.parametrize("threads", [3, 0])
-def test_threads_that_do_not_divide(threads, tmp_path):
-    group = Ranks(0, f"{SMALL} --actor-threads {threads}", tmp_path, module=script)
+def test_threads_that_do_not_divide(tmp_path):
+    group = Ranks(0, f"{SMALL} --actor-threads 3", tmp_path, module=script)
     assert group.wait() == [1]
-    assert f"error: --num-envs 8 is not a multiple of 1 ranks x {threads} threads" in group.said()
+    assert "error: --num-envs 8 is not a multiple of 1 ranks x 3 threads" in group.said()
