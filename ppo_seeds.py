@@ -183,7 +183,7 @@ def make_env(args, index, folder):
     record = args.capture_video and index == 0
     options = {"render_mode": "rgb_array"} if record else {}  # not every environment takes a render_mode
     env = gym.make(args.env_id, **options)
-    if index == 0:
+    if index == 0 and multiprocessing.parent_process() is None:  # in no worker, which would say it again
         warn_of_statistics(env)
     actions = env.action_space
     observations = env.observation_space
@@ -276,14 +276,15 @@ class StackedLinear(nn.Module):
 
     def __init__(self, layers):
         super().__init__()
-        self.weight = nn.Parameter(torch.stack([layer.weight.detach() for layer in layers]))
+        # [speed] Weights are [S, inputs, outputs], so that their gradients lie in memory as they do.
+        self.weight = nn.Parameter(torch.stack([layer.weight.detach().mT for layer in layers]))
         self.bias = nn.Parameter(torch.stack([layer.bias.detach() for layer in layers]).unsqueeze(1))
         for layer, weight, bias in zip(layers, self.weight.detach(), self.bias.detach(), strict=True):
-            layer.weight.data = weight
+            layer.weight.data = weight.mT
             layer.bias.data = bias.squeeze(0)
 
     def forward(self, inputs):
-        return torch.baddbmm(self.bias, inputs, self.weight.mT)
+        return torch.baddbmm(self.bias, inputs, self.weight)
 
 
 def stack(agents):
@@ -402,10 +403,25 @@ def split_optimizer(optimizer, agents):
         part = Adam(agent)
         part.steps = optimizer.steps  # the same in all
         for name, parameter in part.parameters.items():
-            part.means[name] = optimizer.means[name][k].view_as(parameter)
-            part.squares[name] = optimizer.squares[name][k].view_as(parameter)
+            for own, stacked in ((part.means, optimizer.means), (part.squares, optimizer.squares)):
+                view = stacked[name][k]
+                own[name] = view.mT if name.endswith(".weight") else view.view_as(parameter)
         optimizers.append(part)
     return optimizers
+
+
+class Cloned:
+    """[seeds 1] A part whose state is a copy: with a view, torch.save would write the memory of all agents."""
+
+    def __init__(self, part):
+        self.part = part
+
+    def state_dict(self):
+        state = self.part.state_dict()
+        return {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in state.items()}
+
+    def load_state_dict(self, state):
+        self.part.load_state_dict(state)
 
 
 def losses_of_agents(agent, minibatch, args):
@@ -507,7 +523,9 @@ def train(args, run):
         torch._dynamo.config.trace_autograd_ops = True  # compiles torch.autograd.grad as well
         take_step = torch.compile(gradient_step)
     # Pass here what a resume must restore: objects with load_state_dict() and state_dict(), whose keys must not change.
-    run.start(device, agent=agents, optimizer=split_optimizer(optimizer, agents))  # [seeds 1] one of each for an agent
+    # [seeds 1] one of each part for an agent
+    optimizers = split_optimizer(optimizer, agents)
+    run.start(device, agent=[*map(Cloned, agents)], optimizer=[*map(Cloned, optimizers)])
     # [seeds 1] the seed of each environment, and the discount of its agent, [S * N]
     seeds = [each.seed + run.global_step + i for each in run.args_of_agents for i in range(args.num_envs)]
     gamma = np.repeat([each.gamma for each in run.args_of_agents], args.num_envs)
