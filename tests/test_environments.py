@@ -184,6 +184,15 @@ def test_frames_become_rgb(frame, expected):
     np.testing.assert_array_equal(shown, expected)
 
 
+@pytest.mark.parametrize("frame", [None, "text", [1, 2, 3]], ids=repr)
+def test_what_is_no_frame(frame):
+    """A line says so."""
+    env = toy_envs.Endless(render_mode="rgb_array")
+    env.render = lambda: frame
+    with pytest.raises(SystemExit, match=r"^error: the environment's render\(\) must return an image, and returns "):
+        ppo.RGBFrames(env).render()
+
+
 def test_a_video_of_an_endless_environment_of_gray_frames(tmp_path):
     """It ends after 1,000 frames, and is then written; a run goes on."""
     args = ppo.Args(env_id="toy_envs:Endless-v0", num_envs=1, capture_video=True)

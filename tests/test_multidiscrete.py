@@ -199,9 +199,21 @@ def test_a_seed_decides_what_the_enemy_does():
     np.testing.assert_array_equal(stream(1, num_envs=1)[:, 0], one[:, 0])  # no other game has a part in it
 
 
-def test_games_cannot_be_filmed(tmp_path):
-    with pytest.raises(SystemExit, match="^error: --capture-video: Gym-µRTS [^\n]+$"):
-        train(MULTIDISCRETE, "--capture-video", tmp_path)
+def test_a_frame_shows_who_is_where():
+    """Each cell has 40 by 40 pixels, whose color tells whose unit is there."""
+    args = plain.Args(env_id="MicrortsRandomEnemyShapedReward3-v1", num_envs=1, capture_video=True)
+    envs = plain.make_envs(args)
+    [board], _ = envs.reset(seed=1)
+    [frame] = envs.render()
+    envs.close()
+    assert frame.shape == (400, 400, 3) and frame.dtype == np.uint8
+    found = set()
+    for y, x in np.ndindex(10, 10):
+        owner = "nothing" if board[13, y, x] else ("nobody", "own", "enemy")[board[10:13, y, x].argmax()]
+        shown = {"nothing": (32, 32, 32), "nobody": (48, 160, 80), "own": (59, 125, 216), "enemy": (208, 64, 48)}[owner]
+        assert tuple(frame[40 * y + 5, 40 * x + 5]) == shown
+        found.add(owner)
+    assert found == {"nothing", "nobody", "own", "enemy"}
 
 
 @pytest.mark.slow
