@@ -244,6 +244,13 @@ def test_bounds_that_actions_would_not_reach(low, high, hinted, capsys):
         assert said.startswith("hint: ") == hinted and said.count("\n") == hinted
 
 
+@pytest.mark.parametrize("async_envs", [False, True], ids=["sync", "async"])
+def test_the_hint_is_said_once(async_envs, capfd):
+    args = ppo_continuous_action.Args(env_id="BorrowedFar-v0", num_envs=2, async_envs=async_envs)
+    ppo_continuous_action.make_envs(args).close()
+    assert capfd.readouterr().out.count("hint: ") == 1
+
+
 @pytest.mark.parametrize(
     "observations, actions, reason",
     [
@@ -329,6 +336,13 @@ def is_running(pid):
             return file.read().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def test_an_environment_may_compute_with_torch_s_threads(tmp_path):
+    """Threads of torch in a process that is forked would let its workers wait for ever."""
+    options = f"{PPO.tiny} --env-id toy_envs:Threads-v0 --async-envs --threads 2"
+    status, _, errors = finish(start([ppo.__file__, *options.split()], tmp_path))
+    assert status == 0, errors
 
 
 def test_an_environment_may_start_a_process(tmp_path):

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import gymnasium as gym
 import numpy as np
+import torch
 
 
 def spaces(observations, actions):
@@ -254,6 +255,22 @@ class Worker(Toy):
         return self.show(0, 0, 0, 0), 1.0, self.steps == 8, False, {}
 
 
+class Threads(Clock):
+    """Computes with all threads of torch when it is made, and in each step."""
+
+    def __init__(self, render_mode=None):
+        super().__init__(None)
+        self.compute()
+
+    def compute(self):
+        matrix = torch.ones(512, 512)
+        assert (matrix @ matrix == 512).all()
+
+    def step(self, action):
+        self.compute()
+        return super().step(action)
+
+
 def normalized():
     """An environment with a wrapper whose statistics are not in a checkpoint."""
     return gym.wrappers.NormalizeObservation(Identity())
@@ -262,10 +279,12 @@ def normalized():
 gym.register("Choices-v0", Choices)
 gym.register("Endless-v0", Endless)
 gym.register("Worker-v0", Worker)
+gym.register("Threads-v0", Threads)
 gym.register("Normalized-v0", normalized)
 BORROWED = {
     "BorrowedDiscrete-v0": {"actions": gym.spaces.Discrete(3)},
     "BorrowedBox-v0": {"actions": gym.spaces.Box(-1, 1, (2,))},
+    "BorrowedFar-v0": {"actions": gym.spaces.Box(100, 200, (2,))},
     "BorrowedMultiDiscrete-v0": {"actions": gym.spaces.MultiDiscrete([3, 3])},
     "BorrowedPlayers-v0": {"actions": gym.spaces.MultiDiscrete([3, 3]), "players": 2},
 }
