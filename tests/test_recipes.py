@@ -42,11 +42,13 @@ TINY = {
     "ppo_atari.py": "--total-timesteps 32 --num-envs 2 --num-steps 8",
     "ppo_atari_lstm.py": "--total-timesteps 64 --num-envs 4 --num-steps 8",
     "ppo_continuous_action.py": "--env-id Hopper-v5 --total-timesteps 256 --num-envs 2 --num-steps 64",
+    "ppo_seeds.py": "--total-timesteps 128 --num-envs 2 --num-steps 32",
     "ppo_selfplay.py": "--env-id toy_envs:Signs-v0 --total-timesteps 128 --num-envs 2 --num-steps 32",
     "ppo_procgen.py": "--total-timesteps 32 --num-envs 2 --num-steps 8",
     "ppo_multidiscrete.py": "--env-id toy_envs:Choices-v0 --total-timesteps 128 --num-envs 2 --num-steps 32",
     "ppo_multidiscrete_mask.py": "--env-id toy_envs:Choices-v0 --total-timesteps 128 --num-envs 2 --num-steps 32",
 }
+TINY["with/seeds-continuous"] = TINY["ppo_continuous_action.py"]
 TINY["with/image"] = TINY["ppo_atari.py"] + " --env-id recipes.environments:Image-v0"
 TINY["with/image-and-vector"] = TINY["ppo_atari.py"] + " --env-id recipes.environments:ImageAndVector-v0"
 
@@ -87,8 +89,8 @@ def test_a_users_command_makes_the_same_script(name, script, tmp_path):
 def test_a_recipe_for_each_detail():
     """At least one *without* for every detail that has a mark in a script."""
     marks = set().union(*(script.marks for script in TEXTS))
-    # aux 2 is a script, Cleanba's and IMPALA's are systems of their own, and a game of two needs both players
-    marks -= {"aux 2", "selfplay 1"} | {mark for mark in marks if mark.startswith(("cleanba", "impala"))}
+    # aux 2 and seeds 1 are scripts, Cleanba's and IMPALA's are systems of their own, a game of two needs both players
+    marks -= {"aux 2", "seeds 1", "selfplay 1"} | {mark for mark in marks if mark.startswith(("cleanba", "impala"))}
     absent = {mark.replace(" ", "-") for mark in marks}
     names = {re.match(r"\w+-\d+", recipe.file.stem)[0] for recipe in RECIPES if recipe.name.startswith("without")}
     assert names == absent

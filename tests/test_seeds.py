@@ -1,24 +1,35 @@
 """ppo_seeds.py: each agent of a process makes its own run of ppo.py, whatever agents are beside it."""
 
+import copy
+import dataclasses
 import json
 import math
 
+import gymnasium as gym
 import in_process
 import numpy as np
-import processes
 import pytest
 import script_table
 import torch
+import toy_envs
 from in_process import patched
 from rounding import ROUNDING
 from run_files import checkpoint, equal, scalars
-from script_table import PPO, ROOT, SEEDS
+from script_table import CONTINUOUS, PPO, SEEDS
+from test_precision import BACKEND
 
 import enjoy
 import ppo_seeds
 from benchmark import collect
 
 TINY = "--num-steps 16 --total-timesteps 640"  # ten updates
+
+
+@pytest.fixture
+def as_it_was():
+    """Undoes what --compile sets for the whole process."""
+    with torch._dynamo.config.patch(trace_autograd_ops=False):
+        yield
 
 
 @pytest.fixture
@@ -31,46 +42,54 @@ def float64():
     torch.set_default_dtype(before)
 
 
-def train_agents(options, folder):
-    """The folders of the agents of a run of ppo_seeds.py, in their order."""
+def train_agents(options, folder, script=SEEDS):
+    """The folders of the agents of a run of ppo_seeds.py, or of it with a recipe, in their order."""
     started = []
-    start = ppo_seeds.Run.start
+    start = script.module.Run.start
 
     def start_and_keep(run, *args, **parts):
         start(run, *args, **parts)
         started.append(folder / run.folder)
 
-    with patched((ppo_seeds.Run, "start", start_and_keep)):
-        in_process.train(SEEDS, options, folder)
+    with patched((script.module.Run, "start", start_and_keep)):
+        in_process.train(script, options, folder)
     return started
 
 
-def train_alone(agent, options, folder):
-    """The folder of the run of ppo.py with the options of the agent in a folder."""
+def train_alone(agent, options, folder, script):
+    """The folder of the run of a script with the options of the agent in a folder."""
     args = json.loads((agent / "run.json").read_text())["args"]
     for name in ppo_seeds.OPTIONS_OF_AGENTS:
         if name != "resume":
             options += f" --{name.replace('_', '-')} {args[name]}"
-    return in_process.train(PPO, options, folder)
+    return in_process.train(script, options, folder)
+
+
+def flat(state):
+    """A tensor, or the numbers in nested lists, in one row."""
+    if isinstance(state, list):
+        return [number for each in state for number in flat(each)]
+    return state.flatten() if isinstance(state, torch.Tensor) else [state]
 
 
 def difference(one, other):
-    """The largest difference of two states of parts, {part: {name: tensor}}, which must have the same names."""
+    """The largest difference of two states of parts, {part: {name: numbers}}, which must have the same names."""
     assert one.keys() == other.keys()
     largest = 0.0
     for part, tensors in one.items():
         assert list(tensors) == list(other[part])
         for name, tensor in tensors.items():
-            largest = max(largest, (tensor.double() - other[part][name].double()).abs().max().item())
+            distance = torch.as_tensor(flat(tensor)).double() - torch.as_tensor(flat(other[part][name])).double()
+            largest = max(largest, distance.abs().max().item())
     return largest
 
 
-def assert_same_runs(agents, options, folder, bound):
-    """That each agent ended where its own run of ppo.py does, and logged the same."""
+def assert_same_runs(agents, options, folder, bound, script=PPO):
+    """That each agent ended where its own run of a script of single agents does, and logged the same."""
     for k, agent in enumerate(agents):
-        alone = train_alone(agent, options, folder / f"alone{k}")
+        alone = train_alone(agent, options, folder / f"alone{k}", script)
         ours, its_own = checkpoint(agent), checkpoint(alone)
-        assert ours["returns"] == its_own["returns"]
+        np.testing.assert_allclose(ours["returns"], its_own["returns"], rtol=1e-9)
         assert difference(ours["parts"], its_own["parts"]) < bound
         sizes = [max(folder.glob("checkpoint_*")).stat().st_size for folder in (agent, alone)]
         assert abs(sizes[0] - sizes[1]) < 10_000  # it holds no other agent's weights, which have 100,000 bytes
@@ -102,6 +121,44 @@ def test_an_agent_equals_its_own_run(agents, options, float64, tmp_path):
 def test_an_agent_equals_its_own_run_where_episodes_are_cut(float64, tmp_path):
     options = "--env-id MountainCar-v0 --num-envs 2 --num-steps 128 --total-timesteps 1280 --bootstrap-truncated"
     assert_same_runs(train_agents(f"{options} --gamma 0.9 0.99", tmp_path), options, tmp_path, 1e-9)
+
+
+def test_an_agent_of_continuous_actions_equals_its_own_run(with_recipe, float64, tmp_path):
+    """And so do its statistics of observations and rewards."""
+    options = "--env-id Hopper-v5 --num-envs 2 --num-steps 32 --num-minibatches 4 --update-epochs 2"
+    options += " --total-timesteps 640"
+    script = with_recipe("with/seeds-continuous")
+    agents = train_agents(f"{options} --gamma 0.9 0.99 --learning-rate 1e-3 3e-4", tmp_path, script)
+    assert_same_runs(agents, options, tmp_path, 1e-9, CONTINUOUS)
+
+
+def test_an_agent_with_environments_in_numpy_equals_its_own_run(with_recipe, float64, tmp_path):
+    """The same episodes, to the bit of their returns."""
+    agents = train_agents(f"{TINY} --seeds 1 2 --bootstrap-truncated", tmp_path, with_recipe("with/seeds-vector"))
+    assert_same_runs(agents, f"{TINY} --bootstrap-truncated", tmp_path, 1e-9)
+
+
+def test_episodes_in_numpy_are_those_of_single_environments(with_recipe):
+    """Until they are cut, too: the pole stays up by the sign of its angle and of its angular velocity."""
+    args = ppo_seeds.Args(num_envs=3)
+    vectors = [module.make_envs(args) for module in (ppo_seeds, with_recipe("with/seeds-vector").module)]
+    observations = [envs.reset(seed=[5, 6, 100])[0] for envs in vectors]
+    truncations = 0
+    for _ in range(1200):
+        np.testing.assert_array_equal(*observations)
+        actions = (observations[0][:, 2] + 0.3 * observations[0][:, 3] > 0).astype(int)
+        (*one, infos), (*other, other_infos) = (envs.step(actions) for envs in vectors)
+        for column, other_column in zip(one, other, strict=True):
+            np.testing.assert_array_equal(column, other_column)
+        assert infos.keys() - {"_final_obs", "_final_info"} == other_infos.keys()
+        for i in np.flatnonzero(one[2] | one[3]):
+            np.testing.assert_array_equal(infos["final_obs"][i], other_infos["final_obs"][i])
+            for name in ("r", "l"):
+                episodes = [each["final_info"]["episode"][name][i] for each in (infos, other_infos)]
+                assert episodes[0] == episodes[1]
+        truncations += one[3].sum()
+        observations = [one[0], other[0]]
+    assert truncations >= 3
 
 
 def test_an_agent_equals_its_own_run_in_float32(tmp_path):
@@ -206,13 +263,31 @@ def test_a_layer_that_cannot_be_stacked():
 
 
 @script_table.slow
-def test_compiled_agents_are_the_same_within_rounding(tmp_path):
-    options = f"{TINY} --seeds 1 2 --learning-rate 1e-3 2e-3 --total-timesteps 192"
-    plain = sorted(train_agents(options, tmp_path / "plain"))
-    (tmp_path / "compiled").mkdir()
-    process = processes.start([ROOT / "ppo_seeds.py", *options.split(), "--compile"], tmp_path / "compiled")
-    status, _, errors = processes.finish(process)
-    assert status == 0, errors
-    compiled = sorted((tmp_path / "compiled/runs").iterdir())
-    for one, other in zip(plain, compiled, strict=True):
-        assert difference(checkpoint(one)["parts"], checkpoint(other)["parts"]) < ROUNDING
+@pytest.mark.usefixtures("as_it_was")
+@pytest.mark.parametrize("options", [{}, {"learning_rate": [1e-3, 2e-3, 3e-3], "clip_coef": [0.1, 0.2, 0.3]}])
+def test_compiled_steps_are_the_same_within_rounding(options):
+    """Options that are the same for all agents, and others; everything is compiled once."""
+    torch._dynamo.config.trace_autograd_ops = True  # as train() does
+    torch.manual_seed(1)
+    envs = toy_envs.spaces(gym.spaces.Box(-1, 1, (4,)), gym.spaces.Discrete(2))
+    eager = ppo_seeds.stack([ppo_seeds.Agent(envs) for _ in range(3)])
+    compiled = copy.deepcopy(eager)
+    before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    whole = torch.compile(ppo_seeds.gradient_step, backend=BACKEND, fullgraph=True)
+    noise = torch.Generator().manual_seed(1)
+    steps = []
+    for _ in range(20):
+        numbers = torch.randn(3, 3, 64, generator=noise)
+        minibatch = dict(zip(("logprobs", "values", "returns"), numbers, strict=True))
+        minibatch["logprobs"] = minibatch["logprobs"] / 100 - math.log(2)
+        minibatch["obs"] = torch.randn(3, 64, 4, generator=noise)
+        minibatch["actions"] = torch.randint(2, (3, 64), generator=noise)
+        steps.append(minibatch)
+    for agent, gradient_step in ((eager, ppo_seeds.gradient_step), (compiled, whole)):
+        optimizer = ppo_seeds.Adam(agent)
+        for number, minibatch in enumerate(steps):
+            args = ppo_seeds.Args(max_grad_norm=1.0 - 0.01 * number)
+            args = dataclasses.replace(args, **{name: torch.tensor(values) for name, values in options.items()})
+            gradient_step(agent, optimizer, minibatch, ppo_seeds.floats_as_tensors(args))
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == before + 1
+    assert difference({"agent": eager.state_dict()}, {"agent": compiled.state_dict()}) < ROUNDING
