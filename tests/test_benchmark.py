@@ -172,7 +172,7 @@ def test_a_line_with_recipes_makes_a_script(tmp_path, monkeypatch, capsys):
     """Named after them; a pattern stands for those that fit, and the result has the recipe."""
     lines = sweep.expand("ppo.py + without/core-1* --gamma 0.9")
     assert "ppo.py + without/core-11 --gamma 0.9" in lines and sweep.expand(lines[0]) == [lines[0]]
-    assert "ppo.py + with/muon + without/core-11" in sweep.expand("ppo.py + with/muon + without/core-1*")
+    assert "ppo.py + with/muon + without/core-10" in sweep.expand("ppo.py + with/muon + without/core-1*")
     run = sweep.Ours("ppo.py + without/core-11 + without/core-9 --total-timesteps 512", 1, tmp_path)
     assert run.file == tmp_path / "build/ppo+core-11+core-9.py" and run.script == "ppo+core-11+core-9"
     assert "[core 9]" not in run.file.read_text() and "[core 8]" in run.file.read_text()

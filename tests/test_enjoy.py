@@ -463,7 +463,7 @@ def test_films_of_frames_in_other_forms(kind, tmp_path, capsys, monkeypatch):
 def test_frames_that_are_no_pictures(kind, tmp_path, capsys, monkeypatch):
     run = train(PPO, CLOCK.replace("Clock", "Screen"), tmp_path)
     monkeypatch.setattr(Screen, "kind", kind)
-    assert re.search("cannot draw|another kind|pictures change", error(run, video=True))
+    assert re.search("must return an image|another kind|pictures change", error(run, video=True))
 
 
 def test_an_environment_that_draws_nothing(tmp_path):
