@@ -13,7 +13,7 @@ OLDER := ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUC
 	"ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE ONEDNN_MAX_CPU_ISA=SSE41" \
 	"ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2"
 # Not of copies of yours
-LINT := $(BIN)/ruff check $$(git ls-files "*.py")
+LINT := $(BIN)/ruff check $$(git ls-files "*.py") && $(BIN)/ruff format --check $$(git ls-files "*.py")
 # The version of PyTorch in constraints.txt
 TORCH := $(shell sed -n 's/^torch==\([0-9.]*\).*/\1/p' constraints.txt)
 # A folder for SDL, which draws the videos, where the system has named none
