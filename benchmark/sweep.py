@@ -102,6 +102,24 @@ def parse_options(script, options):
     return [json.loads(json.dumps(dataclasses.asdict(args))) for args in (given, module.Args())]
 
 
+def agents_of(script):
+    """The options that may differ between the agents of one process of a script, such as those of ppo_seeds.py."""
+    names = re.search(r"^OPTIONS_OF_AGENTS = \((.*)\)$", script.read_text(), re.MULTILINE)
+    return re.findall(r'"(\w+)"', names[1]) if names else []
+
+
+def command_words(options):
+    """The words of a command line for options, {name: value}; None is no option."""
+    words = []
+    for name, value in options.items():
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(f"--{flag}" if value else f"--no-{flag}")
+        elif value is not None:
+            words += [f"--{flag}", str(value)]
+    return words
+
+
 class Ours:
     """A run of one of our scripts, or of a copy, with its recipes and options."""
 
@@ -118,6 +136,8 @@ class Ours:
         if total_timesteps:
             self.options += ["--total-timesteps", total_timesteps]
         self.args, self.defaults = parse_options(self.file, self.options)
+        if any(isinstance(self.args[name], list) for name in agents_of(self.file)):
+            sys.exit(f"error: {line}: a line of a sweep has one value for each option")
         batch_size = self.args["num_envs"] * self.args["num_steps"]
         self.steps = self.args["total_timesteps"] // batch_size * batch_size
         changed = sorted(name for name in self.args.keys() - NOT_OPTIONS if self.args[name] != self.defaults[name])
@@ -187,12 +207,50 @@ class Ours:
         entry = results.find(self.results, self.entry)
         return entry is not None and entry["steps"] == entry["steps_wanted"] == self.steps
 
+    def members(self):
+        """The runs that the process makes."""
+        return [self]
+
     def command(self):
         """The command that starts the run or continues it."""
         command = [sys.executable, str(self.file), *self.options]
         run = self.run()
         if run is not None and collect.newest_step(run) > 0:
             command += ["--resume", os.path.relpath(run, self.folder)]
+        return command
+
+
+class SideBySide:
+    """Runs that one process of ppo_seeds.py makes: one for each combination of the agents' options."""
+
+    def __init__(self, runs):
+        self.runs = runs
+        self.results = runs[0].results
+        self.name = file_name(" and ".join(run.name for run in runs))
+
+    def members(self):
+        return self.runs
+
+    def collected(self):
+        return all(run.collected() for run in self.runs)
+
+    def done(self):
+        return all(run.done() for run in self.runs)
+
+    def command(self):
+        """The command that starts the runs or continues them; plan() has put runs of one step together."""
+        first = self.runs[0]
+        of_agents = agents_of(first.file)
+        shared = {name: value for name, value in first.args.items() if value != first.defaults[name]}
+        shared = {name: value for name, value in shared.items() if name not in of_agents}
+        command = [sys.executable, str(first.file), *command_words(shared)]
+        folders = [run.run() for run in self.runs]
+        if None not in folders and collect.newest_step(folders[0]) > 0:
+            return [*command, "--resume", *(os.path.relpath(folder, first.folder) for folder in folders)]
+        for name in of_agents:
+            values = {run.args[name]: None for run in self.runs}  # without repetitions, in order
+            if name != "resume":
+                command += [f"--{name.replace('_', '-')}", *map(str, values)]
         return command
 
 
@@ -216,6 +274,9 @@ class PPO2:
 
     def run(self):
         return self.folder
+
+    def members(self):
+        return [self]
 
     def collected(self):
         """A run that is done is not collected again: only its own sweep does so, as it ends."""
@@ -250,6 +311,57 @@ def make(line, seed, folder, total_timesteps=None, results_folder=None):
     """The run of a line with a seed."""
     kind = PPO2 if line.startswith("ppo2_") else Ours
     return kind(line, seed, folder, total_timesteps, results_folder)
+
+
+def plan(waiting, settings):
+    """The processes that make the runs, [(line, seed), ...]: for each a list of its runs, in order."""
+    processes = []
+    groups = {}
+    for line, seed in waiting:
+        key = group_of(line, seed, settings) if settings.agents > 1 else None
+        if key is None:
+            processes.append([(line, seed)])
+        else:
+            groups.setdefault(key, []).append((line, seed))
+    for group in groups.values():
+        processes += divided(group, settings)
+    return processes
+
+
+def group_of(line, seed, settings):
+    """What the runs of one process have in common, as text; None for a run that needs a process of its own."""
+    if line.startswith("ppo2_"):
+        return None
+    run = make(line, seed, settings.folder, settings.total_timesteps, settings.results)
+    of_agents = agents_of(run.file)
+    if not of_agents or run.done():
+        return None
+    shared = {name: value for name, value in run.args.items() if name not in of_agents}
+    folder = run.run()
+    return json.dumps([str(run.file), shared, 0 if folder is None else collect.newest_step(folder)])
+
+
+def divided(group, settings):
+    """The runs of a group, [(line, seed), ...], as lists of those of one process.
+
+    A process makes every combination of the values of its options. Lines that differ in one option only are such
+    combinations; where there are others, or too many, each line has processes of its own."""
+    lines = list(dict.fromkeys(line for line, _ in group))
+    runs = [make(line, group[0][1], settings.folder) for line in lines]
+    differing = [name for name in agents_of(runs[0].file) if len({run.args[name] for run in runs}) > 1]
+    if len(group) == len(lines) * len({seed for _, seed in group}) <= settings.agents and len(differing) <= 1:
+        return [group]
+    found = []
+    for line in lines:
+        of_line = [run for run in group if run[0] == line]
+        found += [of_line[first : first + settings.agents] for first in range(0, len(of_line), settings.agents)]
+    return found
+
+
+def make_process(members, settings):
+    """What one process makes: a run, or several side by side."""
+    runs = [make(*member, settings.folder, settings.total_timesteps, settings.results) for member in members]
+    return runs[0] if len(runs) == 1 else SideBySide(runs)
 
 
 def file_name(name):
@@ -305,14 +417,20 @@ def start(run, folder):
 
 
 def finish(run, status, about):
-    """Prints how a run ended, writes sweep.json into its folder, and collects it; returns whether it failed."""
+    """Prints how a run, or runs side by side, ended, writes sweep.json into each folder, and collects it.
+
+    Returns whether one failed."""
     print(f"{'failed' if status else 'finished'}: logs/{run.name}.log", flush=True)
-    folder = run.run()
-    if folder is None:
-        return status != 0 or run.results is not None
-    (folder / "sweep.json").write_text(json.dumps({"machine": about} | run.about, indent=2))
-    broken = run.results is not None and collect.collect([folder], run.results, preset=results.QUICK)
-    return status != 0 or bool(broken)
+    failed = status != 0
+    for member in run.members():
+        folder = member.run()
+        if folder is None:
+            failed |= member.results is not None
+            continue
+        (folder / "sweep.json").write_text(json.dumps({"machine": about} | member.about, indent=2))
+        if member.results is not None:
+            failed |= collect.collect([folder], member.results, preset=results.QUICK) > 0
+    return failed
 
 
 class Settings(NamedTuple):
@@ -320,6 +438,7 @@ class Settings(NamedTuple):
 
     seeds: list
     workers: int
+    agents: int
     folder: Path
     results: Path | None
     total_timesteps: str | None
@@ -333,6 +452,7 @@ def read_settings(variables):
     return Settings(
         seeds=[int(seed) for seed in variables.get("SEEDS", "1 2 3").split()],
         workers=int(variables.get("WORKERS", 1)),
+        agents=int(variables.get("AGENTS", 1)),
         folder=Path(ROOT, variables.get("FOLDER", "")).resolve(),
         results=Path(ROOT, variables["RESULTS"]) if "RESULTS" in variables else None,
         total_timesteps=variables.get("TOTAL_TIMESTEPS"),
@@ -348,7 +468,9 @@ def chosen_lines(lines, words):
 
 
 def make_runs(waiting, settings):
-    """Makes the runs, [(line, seed), ...], as many at once as there are workers; returns how many failed."""
+    """Makes the runs, [[(line, seed), ...], ...], a list for each process; returns how many processes failed.
+
+    As many processes run at once as there are workers."""
     about = machine(settings.workers)
     running = []  # [(run, its process), ...]
     failed = 0
@@ -366,8 +488,7 @@ def make_runs(waiting, settings):
             if not waiting or len(running) == settings.workers:
                 time.sleep(0.2)
                 continue
-            line, seed = waiting.pop(0)
-            run = make(line, seed, settings.folder, settings.total_timesteps, settings.results)
+            run = make_process(waiting.pop(0), settings)
             process = start(run, settings.folder)
             if isinstance(process, str):
                 print(f"{process}: {run.name}", flush=True)
@@ -375,7 +496,7 @@ def make_runs(waiting, settings):
                 print(f"started: {run.name}", flush=True)
                 running.append((run, process))
             if process == "done" and run.results and not run.collected():
-                failed += collect.collect([run.run()], run.results, preset=results.QUICK)
+                failed += collect.collect([each.run() for each in run.members()], run.results, preset=results.QUICK)
     finally:
         stop([process for _, process in running])
     return failed
@@ -403,14 +524,14 @@ def main(lines, words=()):
     """Makes the runs of the lines that contain all words; returns how many failed."""
     settings = read_settings(os.environ)
     lines = chosen_lines(lines, words)
-    waiting = [(line, seed) for seed in settings.seeds for line in lines]
+    waiting = plan([(line, seed) for seed in settings.seeds for line in lines], settings)
     if settings.task is not None:
         waiting = waiting[settings.task :][:1]
-    if not waiting or settings.workers < 1:
-        sys.exit("error: no experiment has these words, TASK is beyond the last run, or WORKERS is 0")
+    if not waiting or settings.workers < 1 or settings.agents < 1:
+        sys.exit("error: no experiment has these words, TASK is beyond the last run, or WORKERS or AGENTS is 0")
     if settings.list_only:
-        for line, seed in waiting:
-            print(f"{line} (seed {seed})")
+        for members in waiting:
+            print(", ".join(f"{line} (seed {seed})" for line, seed in members))
         return 0
     for line in lines:
         make(line, 1, settings.folder)  # a recipe or an option that does not fit ends the sweep here

@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import json
 import math
+import shutil
 
 import gymnasium as gym
 import in_process
@@ -12,7 +13,7 @@ import pytest
 import script_table
 import torch
 import toy_envs
-from in_process import patched
+from in_process import patched, watched
 from rounding import ROUNDING
 from run_files import checkpoint, equal, scalars
 from script_table import CONTINUOUS, PPO, SEEDS
@@ -20,7 +21,7 @@ from test_precision import BACKEND
 
 import enjoy
 import ppo_seeds
-from benchmark import collect
+from benchmark import collect, sweep
 
 TINY = "--num-steps 16 --total-timesteps 640"  # ten updates
 
@@ -132,6 +133,18 @@ def test_an_agent_of_continuous_actions_equals_its_own_run(with_recipe, float64,
     assert_same_runs(agents, options, tmp_path, 1e-9, CONTINUOUS)
 
 
+def test_an_agent_of_continuous_actions_fails_alone(with_recipe, capsys, float64, tmp_path):
+    """Its weights are NaN from then on, but its actions are not, which some simulators would refuse."""
+    options = "--env-id Hopper-v5 --num-steps 64 --num-minibatches 4 --update-epochs 1 --total-timesteps 256"
+    finite = watched(gym.vector.SyncVectorEnv, "step", lambda _, actions: np.isfinite(actions).all())
+    with pytest.raises(SystemExit), finite as seen:
+        train_agents(f"{options} --learning-rate 1e300 1e-3", tmp_path, with_recipe("with/seeds-continuous"))
+    assert len(seen) == 256 and all(seen)
+    [failed, other] = sorted((tmp_path / "runs").iterdir(), key=lambda folder: "1e+300" not in folder.name)
+    assert f"in update 1; {failed.relative_to(tmp_path)} ends here" in capsys.readouterr().err
+    assert_same_runs([other], options, tmp_path, 1e-9, CONTINUOUS)
+
+
 def test_an_agent_with_environments_in_numpy_equals_its_own_run(with_recipe, float64, tmp_path):
     """The same episodes, to the bit of their returns."""
     agents = train_agents(f"{TINY} --seeds 1 2 --bootstrap-truncated", tmp_path, with_recipe("with/seeds-vector"))
@@ -197,6 +210,7 @@ def test_agents_go_on_side_by_side_alone_or_under_ppo(tmp_path):
     for seed, folder, old in zip((1, 2), (first, second), before, strict=True):
         state = checkpoint(folder)
         assert state["global_step"] == 1280 and len(scalars(folder)["charts/SPS"]) == 20
+        assert state["args"]["resume"] == str(folder.relative_to(tmp_path))
         assert state["args"]["seed"] == seed and state["args"]["learning_rate"] == 1e-3
         assert not equal(state["parts"], old["parts"])
         about = collect.describe(folder)
@@ -291,3 +305,63 @@ def test_compiled_steps_are_the_same_within_rounding(options):
             gradient_step(agent, optimizer, minibatch, ppo_seeds.floats_as_tensors(args))
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == before + 1
     assert difference({"agent": eager.state_dict()}, {"agent": compiled.state_dict()}) < ROUNDING
+
+
+SWEPT = ["ppo_seeds.py --learning-rate 1e-3", "ppo_seeds.py", "ppo_seeds.py + without/core-9", "ppo.py"]
+
+
+@pytest.mark.parametrize(
+    ("agents", "processes"),
+    [
+        (1, [1] * 8),
+        (2, [1, 1, 2, 2, 2]),
+        (3, [1, 1, 2, 2, 2]),
+        (4, [1, 1, 4, 2]),
+    ],
+)
+def test_a_sweep_plans_its_processes(agents, processes, tmp_path):
+    settings = sweep.read_settings({"AGENTS": str(agents), "SEEDS": "1 2", "FOLDER": str(tmp_path)})
+    planned = sweep.plan([(line, seed) for seed in (1, 2) for line in SWEPT], settings)
+    assert [len(members) for members in planned] == processes
+    made = [member for members in planned for member in members]
+    assert sorted(made) == sorted((line, seed) for line in SWEPT for seed in (1, 2))
+
+
+def test_lines_that_are_no_combinations_have_processes_of_their_own(tmp_path):
+    lines = ["ppo_seeds.py --gamma 0.9 --vf-coef 1.0", "ppo_seeds.py"]
+    settings = sweep.read_settings({"AGENTS": "10", "FOLDER": str(tmp_path)})
+    planned = sweep.plan([(line, seed) for line in lines for seed in (1, 2, 3)], settings)
+    assert planned == [[(line, seed) for seed in (1, 2, 3)] for line in lines]
+
+
+def test_a_sweep_makes_agents_side_by_side_and_goes_on_with_them(tmp_path, monkeypatch, capsys):
+    variables = {"AGENTS": "4", "SEEDS": "1 2", "TOTAL_TIMESTEPS": "192", "OMP_NUM_THREADS": "1"}
+    for name, value in (variables | {"FOLDER": str(tmp_path), "RESULTS": str(tmp_path / "results")}).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sweep.signal, "signal", lambda *_: None)
+    lines = [f"ppo_seeds.py --num-steps 16 --save-every 1 --learning-rate {rate}" for rate in (1e-3, 2e-3)]
+    assert sweep.main(lines) == 0
+    assert capsys.readouterr().out.count("started: ") == 1
+    folders = sorted((tmp_path / "runs").iterdir())
+    settings = [json.loads((folder / "run.json").read_text())["args"] for folder in folders]
+    assert sorted((args["learning_rate"], args["seed"]) for args in settings) == [
+        (1e-3, 1), (1e-3, 2), (2e-3, 1), (2e-3, 2)
+    ]  # fmt: skip
+    assert all(json.loads((folder / "sweep.json").read_text())["machine"]["cores"] for folder in folders)
+    assert sweep.main(lines) == 0 and "started: " not in capsys.readouterr().out
+
+    complete = [checkpoint(folder) for folder in folders]
+    for folder in folders:
+        max(folder.glob("checkpoint_*")).unlink()  # as if killed before it
+    shutil.rmtree(tmp_path / "results")
+    assert sweep.main(lines) == 0
+    assert sorted((tmp_path / "runs").iterdir()) == folders
+    for folder, before in zip(folders, complete, strict=True):
+        state = checkpoint(folder)
+        assert state["global_step"] == 192 and len(scalars(folder)["charts/SPS"]) == 3
+        assert {**state["args"], "resume": None} == before["args"]
+
+
+def test_a_line_of_a_sweep_has_one_value_for_each_option(tmp_path):
+    with pytest.raises(SystemExit, match="one value for each option"):
+        sweep.Ours("ppo_seeds.py --gamma 0.9 0.99", 1, tmp_path)
