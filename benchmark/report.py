@@ -13,6 +13,7 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 
+from benchmark import time_to_score
 from benchmark.curves import COLORS, GRAY, drawing, plot
 from benchmark.experiments import experiments_of
 from benchmark.results import RESULTS, ROOT, WINDOW, load
@@ -143,10 +144,15 @@ def with_scores(text, experiments, results, root=""):
 
     def section(match):
         begin, name, tasks, end = match.groups()
-        lines = score_table(experiments) if name == "scores" else tuned_table(results, tasks.split(), root)
+        if name == "scores":
+            lines = score_table(experiments)
+        elif name == "tuned":
+            lines = tuned_table(results, tasks.split(), root)
+        else:
+            lines = time_to_score.table(time_to_score.read_rows())
         return "\n".join([begin, *lines, end])
 
-    return re.sub(r"(?s)(<!-- (scores|tuned)(.*?) -->).*?(<!-- /\w+ -->)", section, text)
+    return re.sub(r"(?s)(<!-- (scores|tuned|time to a score)(.*?) -->).*?(<!-- /.+? -->)", section, text)
 
 
 def texts():

@@ -5,6 +5,9 @@
 
 The first Python needs stable-baselines3; games.py puts what is printed into the table of games. The settings are those
 of hyperparams/ppo.yml in DLR-RM/rl-baselines3-zoo at 00128b5, where some tasks have older version numbers.
+
+With --score, training ends when the mean return of the last 100 episodes reaches it, and no games are played; that is
+for time_to_score.py. --library sbx takes PPO of SBX, which is written in JAX.
 """
 
 import argparse
@@ -17,6 +20,7 @@ from importlib.metadata import version
 import numpy as np
 import torch
 from stable_baselines3 import PPO
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import VecNormalize
@@ -139,12 +143,44 @@ def parse_args():
     parser.add_argument("env_id", choices=SETTINGS)
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--score", type=float, help="the mean return that ends training")
+    parser.add_argument("--library", choices=["sb3", "sbx"], default="sb3")
     return parser.parse_args()
+
+
+class UntilScore(BaseCallback):
+    """Ends training when the mean return of the last 100 episodes reaches a score; looks at it after each rollout."""
+
+    def __init__(self, score):
+        super().__init__()
+        self.score = score
+        self.reached = False
+
+    def _on_rollout_end(self):
+        episodes = self.model.ep_info_buffer
+        if len(episodes) == episodes.maxlen:
+            self.reached = np.mean([episode["r"] for episode in episodes]) >= self.score
+
+    def _on_step(self):
+        return not self.reached
+
+
+def train_to_score(model, args):
+    """Trains until the score is reached or the steps are used up, and prints steps and CPU seconds as JSON."""
+    until = UntilScore(args.score)
+    start = time.process_time()
+    model.learn(args.steps, callback=until)
+    seconds = time.process_time() - start
+    print(json.dumps({"steps": model.num_timesteps, "seconds": seconds, "reached": bool(until.reached)}))
 
 
 def main():
     args = parse_args()
     torch.set_num_threads(1)
+    if args.library == "sbx":
+        from sbx import PPO as algorithm
+    else:
+        algorithm = PPO
     settings = dict(SETTINGS[args.env_id])
     num_envs = settings.pop("n_envs")
     normalize = settings.pop("normalize", False)
@@ -154,7 +190,10 @@ def main():
         envs = VecNormalize(envs, gamma=settings.get("gamma", 0.99))
         games = VecNormalize(games, training=False, norm_reward=False)
         games.obs_rms = envs.obs_rms
-    model = PPO("MlpPolicy", envs, seed=args.seed, device="cpu", **settings)
+    model = algorithm("MlpPolicy", envs, seed=args.seed, device="cpu", **settings)
+    if args.score is not None:
+        train_to_score(model, args)
+        return
 
     start = time.process_time()
     model.learn(args.steps)

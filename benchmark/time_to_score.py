@@ -1,0 +1,214 @@
+"""Measures how long training takes until the mean return of the last 100 episodes reaches a score.
+
+    python -m benchmark.time_to_score CartPole-v1 Acrobot-v1 --seeds 5
+
+Ours have the settings of tuned.sh. Stable-Baselines3 and SBX, which are installed into .venv-score unless SCORE_PYTHON
+names a Python that has them, have those of RL Zoo (sb3.py). For each seed the programs take turns, and each has one
+thread. A row for each run goes to results/time_to_score.csv; `make report` puts the table into docs/speed.md.
+"""
+
+import argparse
+import csv
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from benchmark import sweep
+from benchmark.results import RESULTS, ROOT
+
+TABLE = RESULTS / "time_to_score.csv"
+COLUMNS = ["task", "who", "seed", "score", "steps", "seconds", "reached", "date", "commit", "machine", "versions"]
+# The mean return of the last 100 episodes of training to reach: where there is one, gymnasium's reward_threshold.
+SCORES = {
+    "CartPole-v1": 475,
+    "Acrobot-v1": -100,
+    "Pendulum-v1": -200,
+    "LunarLander-v3": 200,
+    "HalfCheetah-v5": 4800,
+}
+PEERS = {"sb3": "Stable-Baselines3", "sbx": "SBX"}
+PEER_PACKAGES = ["stable-baselines3==2.9.2", "sbx-rl==0.28.0", "gymnasium[box2d,mujoco]"]
+SHOWN_PACKAGES = ("stable_baselines3", "sbx-rl", "jax", "torch", "gymnasium", "numpy")
+
+
+def find_peers():
+    """The Python that has Stable-Baselines3 and SBX; installs them first if necessary."""
+    if "SCORE_PYTHON" in os.environ:
+        return os.environ["SCORE_PYTHON"]
+    folder = ROOT / ".venv-score"
+    if not (folder / "stamp").exists():
+        print(f"installing {' and '.join(PEER_PACKAGES[:2])} into {folder}", flush=True)
+        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+        pip = [folder / "bin/python", "-m", "pip", "install", "-q", "-c", ROOT / "constraints.txt"]
+        subprocess.run([*pip, *PEER_PACKAGES], check=True)
+        (folder / "stamp").touch()
+    return str(folder / "bin/python")
+
+
+def tuned_lines():
+    """The experiments of tuned.sh, {task: line}."""
+    lines = (ROOT / "benchmark" / "tuned.sh").read_text().splitlines()
+    found = {}
+    for line in lines:
+        task = re.search(r"--env-id (\S+)", line)
+        if line.startswith("ppo") and task:
+            found[task[1]] = line
+    return found
+
+
+def steps_of(line):
+    """The steps that an experiment has at most."""
+    return int(re.search(r"--total-timesteps (\d+)", line)[1])
+
+
+def run_program(command):
+    """What a program prints last, as a dict; it runs in a new folder, with one thread."""
+    one_thread = {
+        "OMP_NUM_THREADS": "1",
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",  # so that the compiler's time counts
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(command, cwd=folder, env=os.environ | one_thread, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise SystemExit(f"error: {command}:\n{done.stderr[-2000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def run_ours(task, seed):
+    """The result of a script of ours: steps, CPU seconds, and whether the score was reached."""
+    script, recipes, options = sweep.parts(tuned_lines()[task])
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, script)
+        file.write_text(sweep.with_recipes(script, recipes))
+        program = [sys.executable, ROOT / "benchmark" / "timed" / "score.py", file, str(SCORES[task])]
+        return run_program([*program, *options, "--seed", str(seed)])
+
+
+def run_peer(library, task, seed):
+    """The result of a library with RL Zoo's settings, as run_ours() returns it."""
+    steps = steps_of(tuned_lines()[task])
+    program = [find_peers(), ROOT / "benchmark" / "sb3.py", task, "--library", library]
+    return run_program([*program, "--steps", str(steps), "--score", str(SCORES[task]), "--seed", str(seed)])
+
+
+def versions_of(python):
+    """The versions of the packages of a Python that matter here."""
+    program = f"""
+import importlib.metadata
+for name in {SHOWN_PACKAGES}:
+    try:
+        print(name + "==" + importlib.metadata.version(name))
+    except importlib.metadata.PackageNotFoundError:
+        pass
+"""
+    done = subprocess.run([python, "-c", program], capture_output=True, text=True, check=True)
+    return " ".join(done.stdout.split())
+
+
+def read_rows():
+    """The rows of the table, [{column: text}, ...]."""
+    if not TABLE.exists():
+        return []
+    with TABLE.open() as file:
+        return list(csv.DictReader(file))
+
+
+def add_row(new):
+    """Puts a row into the table, in place of that of the same task, side and seed."""
+    rows = {(row["task"], row["who"], row["seed"]): row for row in read_rows()}
+    rows[new["task"], new["who"], str(new["seed"])] = new
+    with TABLE.open("w") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows.values())
+
+
+def values_of(rows, column):
+    """The numbers of a column, inf for runs that did not reach the score."""
+    return [float(row[column]) if row["reached"] == "True" else np.inf for row in rows]
+
+
+def number(value, unit):
+    """A number in units of `unit`; "more" for inf."""
+    return "more" if np.isinf(value) else f"{value / unit:.0f}"
+
+
+def median_text(values, unit=1, suffix=""):
+    """The median and the range of values: "67k (61 to more)", or "-" if less than half of the runs have one."""
+    middle = np.median(values)
+    if np.isinf(middle):
+        return "-"
+    return f"{number(middle, unit)}{suffix} ({number(min(values), unit)} to {number(max(values), unit)})"
+
+
+def table(rows):
+    """The lines of a table in Markdown: a row for each task and program."""
+    lines = ["| task | score | program | reached | steps | CPU seconds | times ours |"]
+    lines.append("|---|---:|---|---:|---:|---:|---:|")
+    for task, score in SCORES.items():
+        ours = None  # the median of our CPU seconds
+        for who in ("ours", *PEERS.values()):
+            runs = [row for row in rows if (row["task"], row["who"]) == (task, who)]
+            if not runs:
+                continue
+            seconds = values_of(runs, "seconds")
+            middle = np.median(seconds)
+            if who == "ours":
+                ours = middle
+            has_ratio = who != "ours" and ours is not None and np.isfinite([ours, middle]).all()
+            reached = sum(row["reached"] == "True" for row in runs)
+            cells = [task, f"{score}", who, f"{reached} of {len(runs)}"]
+            cells += [median_text(values_of(runs, "steps"), 1000, "k"), median_text(seconds)]
+            cells.append(f"{middle / ours:.1f}" if has_ratio else "")
+            lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def main():
+    plain = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmark.time_to_score", description=__doc__, formatter_class=plain
+    )
+    parser.add_argument("tasks", nargs="+", choices=SCORES, metavar="TASK", help=f"one of {', '.join(SCORES)}")
+    parser.add_argument("--seeds", type=int, default=5, help="seeds 1 to this number")
+    parser.add_argument("--programs", nargs="+", default=["ours", *PEERS], choices=["ours", *PEERS])
+    options = parser.parse_args()
+    versions = {"ours": versions_of(sys.executable)}
+    for library in PEERS:
+        if library in options.programs:
+            versions[library] = versions_of(find_peers())
+    describe = ["git", "describe", "--always", "--dirty"]
+    commit = subprocess.run(describe, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    machine = " ".join(f"{name}={value}" for name, value in sweep.machine(1).items() if value)
+    for seed in range(1, options.seeds + 1):
+        for task in options.tasks:
+            for program in options.programs:
+                result = run_ours(task, seed) if program == "ours" else run_peer(program, task, seed)
+                row = {
+                    "task": task,
+                    "who": PEERS.get(program, program),
+                    "seed": seed,
+                    "score": SCORES[task],
+                    "steps": result["steps"],
+                    "seconds": round(result["seconds"], 2),
+                    "reached": str(result["reached"]),
+                    "date": time.strftime("%Y-%m-%d"),
+                    "commit": commit,
+                    "machine": machine,
+                    "versions": versions[program],
+                }
+                add_row(row)
+                print(*(row[name] for name in COLUMNS[:7]), flush=True)
+    for line in table(read_rows()):
+        print(line)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""benchmark/time_to_score.py: when training counts as having reached a score, and the table."""
+
+import json
+import subprocess
+import sys
+
+from benchmark import time_to_score
+from benchmark.results import ROOT
+
+OPTIONS = "--env-id CartPole-v1 --total-timesteps 4096 --num-steps 128 --num-minibatches 4 --no-cuda".split()
+
+
+def run_score(score, tmp_path):
+    """What timed/score.py prints of a short run on CartPole."""
+    program = [sys.executable, ROOT / "benchmark" / "timed" / "score.py", ROOT / "ppo.py", str(score)]
+    done = subprocess.run([*program, *OPTIONS], cwd=tmp_path, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_training_ends_at_the_score(tmp_path):
+    """At the first update after which 100 episodes have ended and their mean is high enough."""
+    found = run_score(10, tmp_path)
+    assert found["reached"] and found["steps"] < 4096 and found["seconds"] > 0
+
+
+def test_training_without_the_score_uses_all_steps(tmp_path):
+    found = run_score(1000, tmp_path)
+    assert not found["reached"] and found["steps"] == 4096
+
+
+def row(who, seconds, reached=True):
+    return {"task": "CartPole-v1", "who": who, "steps": "60000", "seconds": str(seconds), "reached": str(reached)}
+
+
+def test_the_table_counts_runs_that_did_not_reach_the_score():
+    """They count as longer than all others."""
+    rows = [row("ours", 10), row("ours", 12), row("ours", 90, reached=False)]
+    rows += [row("SBX", 24), row("SBX", 36), row("SBX", 30)]
+    rows += [row("Stable-Baselines3", 5), row("Stable-Baselines3", 60, False), row("Stable-Baselines3", 60, False)]
+    head = "| CartPole-v1 | 475"
+    assert time_to_score.table(rows)[2:] == [
+        f"{head} | ours | 2 of 3 | 60k (60 to more) | 12 (10 to more) |  |",
+        f"{head} | Stable-Baselines3 | 1 of 3 | - | - |  |",
+        f"{head} | SBX | 3 of 3 | 60k (60 to 60) | 30 (24 to 36) | 2.5 |",
+    ]
+
+
+def test_every_task_has_tuned_settings():
+    assert time_to_score.SCORES.keys() <= time_to_score.tuned_lines().keys()
