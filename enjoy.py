@@ -11,7 +11,8 @@
     python enjoy.py runs/FOLDER        (--help lists every option)
 
 The script in the run's folder makes the environment and the agent, so edited copies play too; its options, for example
---num-levels 0, may follow. A checkpoint outside its folder is played by the script of that name beside enjoy.py.
+--num-levels 0, may follow. A checkpoint without a script in its folder is played by the script beside enjoy.py that has
+the name of the one that trained it.
 """
 
 import contextlib
@@ -25,6 +26,7 @@ import sys
 import time
 import typing
 import zipfile
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -33,23 +35,46 @@ import numpy as np
 import torch
 import tyro
 
-# What enjoy.py and export.py use of a script, and so what an edited copy must keep:
+# What enjoy.py and export.py use of a script, and so what an edited copy must keep. "If any": a script may lack it.
 #
-#   Args                   its options
-#   make_envs(args)        the vector of environments; without a folder it records nothing, and capture_video renders
-#   Agent(envs, ...)       further parameters are options by their names, or `args` for all of them
-#   policy, value, *rest = agent(obs)
-#                          with initial_state(num_envs), it is agent(obs, state, dones), and rest[0] is the next state
-#   policy.sample(generator) and policy.mode()
-#                          actions as tensors
-#   action_masks(infos)    where it exists, the policy is policy.masked(action_masks(infos))
-#   Normalize              where it exists, a wrapper of the vector; its statistics stay as they were saved
-#   Seats                  where it exists, the two players of a game are two environments
-#   infos["final_info"]    "episode" (with "r" and "l") and "_episode" of whole games, and perhaps "is_success"
+#   Args
+#       a dataclass with env_id; of num_envs, num_minibatches, async_envs, capture_video and bf16, those it has are set
+#   make_envs(args)
+#       a vector of environments. Without a folder it writes no files; with args.capture_video, render() gives pictures
+#   envs.load_state_dict(state)
+#       of the vector or one of its wrappers, if the checkpoint has a part "envs"
+#   Normalize
+#       if any, a wrapper of the vector with `frozen`, which stops its statistics; if it normalizes observations, then
+#       with obs_stats.mean and obs_stats.var
+#   Seats
+#       if any, the two players of a game are two environments
+#   Episodes
+#       if any, a wrapper of each environment, which flattens observations to vectors
+#   Agent(envs, ...)
+#       an nn.Module; each further parameter has the name of an option, or is `args`, which has all of them
+#   agent(obs)
+#       returns the policy, the values, and perhaps more
+#   agent.initial_state(B)
+#       if any, the agent is recurrent: agent(obs, state, dones) returns the policy, the values, the next state, and
+#       perhaps more. A state is a tensor [layers, B, ...] or a tuple of such tensors
+#   policy.sample(generator), policy.mode()
+#       actions as tensors
+#   policy.log_prob(actions)
+#       for export.py, unless the actions are those of a Box
+#   policy.logits, policy.mean, policy.std
+#       if any, outputs of the file that export.py writes
+#   action_masks(infos), policy.masked(masks)
+#       if any, which actions are valid, and the policy of these
+#   bound_actions(actions, space)
+#       if any, what Normalize does to the actions of a Box, in torch; without it export.py clips them
+#   infos
+#       of whole games: "episode", with "r" and "l", and "_episode", and perhaps "is_success"; where a game is reset in
+#       the step that ends it, they are in infos["final_info"]
 
-STEP = "[0-9]" * 12  # the global step in the names of checkpoints, and of the copies of the script that a resume makes
+# the global step in the names of checkpoints, and of the copies of the script that a resume makes
+STEP = "[0-9]" * 12
 FIRST_SEED = 1_000_000_000  # the games' seeds are far from those of training, which begin at --seed
-PICTURES = "--render and --video need render() to return uint8 [H, W, 3] in rgb_array mode; MuJoCo needs libegl1"
+PICTURES_HINT = "--render and --video need render() to return uint8 [H, W, 3] in rgb_array mode; MuJoCo needs libegl1"
 SECONDS_OF_SILENCE = 10  # after this time a long game prints how far it is
 
 
@@ -72,13 +97,15 @@ class Saved(typing.NamedTuple):
     state: dict  # its contents: script, args, global_step, returns, parts
     script: ModuleType
     options: typing.Any  # script.Args
+    trusted: bool = False  # whether a module that env_id names may be imported
 
 
-def load(path, words=()):
+def load(path, script_options=()):
     """Reads a checkpoint, or the newest of a run's folder, and imports the script that made it: a Saved.
 
-    `words` are options of the script from the command line. No code in the checkpoint runs. Ends the program with a
-    line if the file or its contents are not those of a checkpoint."""
+    `script_options` are words of the command line, which change the options in the checkpoint. No code in the
+    checkpoint runs. Ends the program with a line if the contents are not those of a checkpoint: a damaged one is not
+    replaced by an older one, which would play otherwise without a word."""
     file = path
     if path.is_dir():
         files = sorted(path.glob(f"checkpoint_{STEP}.pt"))
@@ -90,10 +117,12 @@ def load(path, words=()):
     source = find_script(file, state, beside)
     script = import_script(source)
     default = saved_options(script, state["args"], file)
-    options = tyro.cli(script.Args, args=words, default=default, prog=source.name)
-    if source.resolve() == beside and ":" in options.env_id and not any(options.env_id in word for word in words):
-        sys.exit(f"error: {file} imports a module; if you trust {options.env_id}, add --env-id {options.env_id}")
-    return Saved(file, state, script, options)
+    options = tyro.cli(script.Args, args=script_options, default=default, prog=source.name)
+    # Security: whoever plays a folder runs the script in it anyway. A checkpoint alone must run no code but this
+    # repository's, so the module of an env_id "module:Id" is imported only if the user has named it.
+    has_own_script = source.resolve() != beside.resolve()
+    is_named = any(options.env_id in word for word in script_options)
+    return Saved(file, state, script, options, trusted=has_own_script or is_named)
 
 
 def read_state(file):
@@ -121,9 +150,10 @@ def read_state(file):
 def find_script(file, state, beside):
     """The script that made a checkpoint: the newest copy in its folder from before it, or the script `beside`."""
     name = Path(state["script"]).stem
-    resumes = sorted(file.parent.glob(f"{glob.escape(name)}_{STEP}.py"), reverse=True)
-    earlier = [copy for copy in resumes if int(copy.stem[-12:]) < state["global_step"]]
-    for source in [*earlier, file.with_name(f"{name}.py"), beside]:
+    copies = sorted(file.parent.glob(f"{glob.escape(name)}_{STEP}.py"), reverse=True)
+    candidates = [copy for copy in copies if int(copy.stem.rpartition("_")[2]) < state["global_step"]]
+    candidates += [file.with_name(f"{name}.py"), beside]
+    for source in candidates:
         if source.exists():
             return source
     sys.exit(f"error: {file} was made by {name}.py, which is neither in its folder nor beside enjoy.py")
@@ -135,14 +165,17 @@ def import_script(source):
     spec = importlib.util.spec_from_file_location(name, source)
     script = importlib.util.module_from_spec(spec)
     sys.modules[name] = script  # tyro finds the source of Args, with the help texts, by it
-    # exec_module() would leave a __pycache__ in the run's folder
-    exec(spec.loader.source_to_code(source.read_bytes(), str(source)), vars(script))
+    # not spec.loader.exec_module(script), which would leave a __pycache__ in the run's folder
+    code = compile(source.read_bytes(), source, "exec")
+    exec(code, vars(script))
     for needed in ("Args", "make_envs", "Agent"):
         if not hasattr(script, needed):
             sys.exit(f"error: {source} is not a script of this repository: it has no {needed}")
-    required = [each for each in inspect.signature(script.make_envs).parameters.values() if each.default is each.empty]
-    if len(required) > 1:  # the folder is one of them
-        sys.exit(f"error: {source} is of an earlier version; the enjoy.py of that version plays it (run.json: commit)")
+    try:
+        inspect.signature(script.make_envs).bind(None)
+    except TypeError:  # make_envs(args) is not possible
+        hint = "the enjoy.py of that version plays it, and run.json has its commit"
+        sys.exit(f"error: {source} is of an earlier version, whose make_envs() needs more than the options; {hint}")
     return script
 
 
@@ -162,7 +195,8 @@ def saved_options(script, saved, file):
 def has_type(value, annotation):
     """Whether a value fits a type such as float or int | None; an integer is a float, too."""
     try:
-        return isinstance(value, annotation) or (isinstance(value, int) and isinstance(0.0, annotation))
+        takes_floats = isinstance(0.0, annotation)
+        return isinstance(value, annotation) or (takes_floats and isinstance(value, int))
     except TypeError:  # isinstance cannot tell, as for tuple[int, ...]
         return True
 
@@ -176,37 +210,67 @@ def make_envs(saved, render=False):
     """One environment of the run, or the two players of one game, with the statistics in the checkpoint.
 
     render: whether envs.render() returns pictures."""
-    players = 2 if hasattr(saved.script, "Seats") else 1
-    changes = {"num_envs": players, "num_minibatches": 1, "async_envs": False, "capture_video": render}
-    changes = {name: value for name, value in changes.items() if hasattr(saved.options, name)}
+    env_id = saved.options.env_id
+    if ":" in env_id and not saved.trusted:
+        sys.exit(f"error: {saved.file} imports a module; if you trust {env_id}, add --env-id {env_id}")
+    options = options_of_one_game(saved, render)
     try:
-        envs = saved.script.make_envs(dataclasses.replace(saved.options, **changes))
-    except (gym.error.Error, ModuleNotFoundError):
+        envs = saved.script.make_envs(options)
+    except (
+        gym.error.Error,
+        ModuleNotFoundError,
+    ):  # an unknown env_id, a missing library: errors_as_lines() prints them
         raise
-    except Exception as error:
+    except Exception as error:  # of many kinds: an __init__ without render_mode, MuJoCo without EGL
         if not render:
             raise
-        # of many kinds: an __init__ without render_mode, MuJoCo without EGL
-        sys.exit(f"error: {saved.options.env_id} cannot draw: {describe_error(error)}; {PICTURES}")
-    if hasattr(envs, "load_state_dict"):
-        restore(envs, "envs", saved)
-    elif "envs" in saved.state["parts"]:
-        name = Path(saved.script.__file__).name
-        sys.exit(f"error: {saved.file} has statistics of environments, and {name} none: it is of an edited copy")
-    normalize = find_normalize(saved.script, envs)
-    if normalize is not None:
-        normalize.frozen = True
+        sys.exit(f"error: with pictures, {env_id} cannot be made: {describe_error(error)}; {PICTURES_HINT}")
+    restore_statistics(envs, saved)
     return envs
 
 
-def find_normalize(script, envs):
-    """The script's Normalize among the wrappers of a vector of environments, or None.
+def options_of_one_game(saved, render):
+    """The options of a run, changed where the script has them: one game, in this process."""
+    changes = {
+        "num_envs": 2 if hasattr(saved.script, "Seats") else 1,
+        "num_minibatches": 1,  # make_envs() of a recurrent script checks that it divides num_envs
+        "async_envs": False,
+        "capture_video": render,
+    }
+    changes = {name: value for name, value in changes.items() if hasattr(saved.options, name)}
+    return dataclasses.replace(saved.options, **changes)
 
-    Only wrappers are looked at: an environment may have attributes of any name."""
+
+def layers(envs):
+    """A vector of environments from its outermost wrapper to the vector itself.
+
+    It does not go into the environments, which may have attributes of any name."""
+    yield envs
     while isinstance(envs, gym.vector.VectorWrapper):
-        if hasattr(script, "Normalize") and isinstance(envs, script.Normalize):
-            return envs
         envs = envs.env
+        yield envs
+
+
+def restore_statistics(envs, saved):
+    """Loads the statistics of the environments from the checkpoint; a Normalize keeps them as they are."""
+    keepers = [layer for layer in layers(envs) if hasattr(layer, "load_state_dict")]
+    if keepers:
+        restore(keepers[0], "envs", saved)
+    elif "envs" in saved.state["parts"]:
+        name = Path(saved.script.__file__).name
+        problem = f"it has statistics of environments, which {name} does not keep"
+        sys.exit(f"error: {saved.file} is of an edited copy: {problem}")
+    normalize = find_normalize(saved.script, envs)
+    if normalize is not None:
+        normalize.frozen = True
+
+
+def find_normalize(script, envs):
+    """The script's Normalize among the wrappers of a vector of environments, or None."""
+    if hasattr(script, "Normalize"):
+        for layer in layers(envs):
+            if isinstance(layer, script.Normalize):
+                return layer
     return None
 
 
@@ -225,11 +289,11 @@ def policy_and_state(agent, obs, state, dones, masks):
     """The policy for observations [B, ...], and the agent's next state.
 
     `state` is None where the agent has none, and `masks`, bool [B, ...], where all actions are valid."""
+    next_state = None
     if state is None:
-        policy, _, *_ = agent(obs)
-        next_state = None
+        policy, *_ = agent(obs)
     else:
-        policy, _, next_state, *_ = agent(obs, state, dones)
+        policy, _values, next_state, *_ = agent(obs, state, dones)
     if masks is not None:
         policy = policy.masked(masks)
     return policy, next_state
@@ -243,18 +307,20 @@ class Player:
         self.greedy = greedy
         self.generator = torch.Generator()
         self.state = None
-        values = vars(saved.options) | {"args": saved.options}
+        options = saved.options
+        if hasattr(options, "bf16"):  # agents play in float32
+            options = dataclasses.replace(options, bf16=False)
+        available = vars(options) | {"args": options}
         parameters = inspect.signature(self.script.Agent).parameters
-        # agents play in float32
-        arguments = {name: values[name] for name in parameters if name in values and name != "bf16"}
+        arguments = {name: available[name] for name in parameters if name in available}
         self.agent = self.script.Agent(envs, **arguments).eval().requires_grad_(False)
         restore(self.agent, "agent", saved)
 
-    def start_game(self, seed, num_envs):
-        """Seeds the samples, and forgets the last game; `num_envs` is the number of players in one."""
+    def start_game(self, seed, batch_size):
+        """Seeds the samples and forgets the last game; act() will get `batch_size` observations at a time."""
         self.generator.manual_seed(seed)
         if hasattr(self.agent, "initial_state"):
-            self.state = self.agent.initial_state(num_envs)
+            self.state = self.agent.initial_state(batch_size)
 
     def get_masks(self, infos):
         """The masks of the valid actions as a tensor, or None where all are valid."""
@@ -262,17 +328,25 @@ class Player:
             return self.script.action_masks(infos)
         return None
 
-    def get_policy(self, obs, dones, infos):
-        """The policy for observations, an array [B, ...]; dones, bool [B], is true where one begins an episode."""
-        inputs = (torch.from_numpy(obs), self.state, torch.from_numpy(dones), self.get_masks(infos))
-        policy, self.state = policy_and_state(self.agent, *inputs)
+    def next_policy(self, obs, dones, infos):
+        """The policy for observations, an array [B, ...]; a recurrent agent goes on to its next state.
+
+        dones, bool [B], is true where an observation is the first of its episode."""
+        obs = torch.from_numpy(obs)
+        dones = torch.from_numpy(dones)
+        policy, self.state = policy_and_state(self.agent, obs, self.state, dones, self.get_masks(infos))
         return policy
 
     def act(self, obs, dones, infos):
         """The actions for observations, an array [B, ...], as an array."""
-        policy = self.get_policy(obs, dones, infos)
+        policy = self.next_policy(obs, dones, infos)
         actions = policy.mode() if self.greedy else policy.sample(self.generator)
-        return actions.numpy().copy()  # the environment may change its array, and a weight may be the original
+        return as_array(actions)
+
+
+def as_array(actions):
+    """Actions as an array of its own: environments may write into it, and mode() may share memory with a weight."""
+    return actions.numpy().copy()
 
 
 class RandomPlayer:
@@ -281,7 +355,7 @@ class RandomPlayer:
     def __init__(self, space):
         self.space = space
 
-    def start_game(self, seed, num_envs):
+    def start_game(self, seed, batch_size):
         """Seeds the actions."""
         self.space.seed(seed)
 
@@ -297,42 +371,48 @@ class Match:
         self.player = player
         self.opponent = opponent
 
-    def start_game(self, seed, num_envs):
-        """Starts a game for both."""
-        self.player.start_game(seed, 1)
-        self.opponent.start_game(seed + 2**40, 1)  # the samples of both must not be the same
+    def start_game(self, seed, batch_size):
+        """Starts a game for both, each of whom gets one observation at a time."""
+        self.player.start_game(seed, batch_size=1)
+        self.opponent.start_game(seed + 2**40, batch_size=1)  # the samples of both must not be the same
 
     def act(self, obs, dones, infos):
         """The actions of both, an array [2], for observations, an array [2, ...]."""
-        action = self.player.act(obs[:1], dones[:1], infos)
-        answer = self.opponent.act(obs[1:], dones[1:], infos)
-        return np.append(action, answer)
+        player_action = self.player.act(obs[:1], dones[:1], infos)
+        opponent_action = self.opponent.act(obs[1:], dones[1:], infos)
+        return np.concatenate([player_action, opponent_action])
 
 
-def make_match(player, envs, args, words):
-    """The Match of a player and args.opponent; ends the program if the game is not one of two players."""
+def make_match(player, envs, args):
+    """The Match of a player and args.opponent; ends the program if the game is not one of two players.
+
+    Options on the command line are the player's: the opponent's script may not have them."""
     if not hasattr(player.script, "Seats"):
         sys.exit(f"error: --opponent: {Path(player.script.__file__).name} is not for games of two players")
     if args.opponent == "random":
         return Match(player, RandomPlayer(envs.single_action_space))
-    return Match(player, Player(load(Path(args.opponent), words), envs, args.greedy))
+    saved = load(Path(args.opponent))
+    if "envs" in saved.state["parts"]:
+        hint = "the environments can have only those of the agent"
+        sys.exit(f"error: --opponent: {saved.file} has statistics of environments of its own, but {hint}")
+    return Match(player, Player(saved, envs, args.greedy))
 
 
 def draw(envs):
     """A picture of the first environment, uint8 [H, W, 3]; ends the program with a line if there is none."""
     if envs.render_mode != "rgb_array":
-        sys.exit(f"error: the environment's render_mode is {envs.render_mode}; {PICTURES}")
+        sys.exit(f"error: the environment's render_mode is {envs.render_mode}; {PICTURES_HINT}")
     try:
         image = envs.render()[0]
     except Exception as error:  # of many kinds: MuJoCo without EGL, None instead of a picture
-        sys.exit(f"error: the environment cannot draw: {describe_error(error)}; {PICTURES}")
+        sys.exit(f"error: the environment cannot draw: {describe_error(error)}; {PICTURES_HINT}")
     if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
-        sys.exit(f"error: the environment's pictures are of another kind; {PICTURES}")
+        sys.exit(f"error: the environment's pictures are of another kind; {PICTURES_HINT}")
     return image
 
 
 def frames_per_second(envs):
-    """How many steps a second a game is shown with."""
+    """How many steps are shown in a second: the environment's render_fps, or 15 if it has none."""
     fps = envs.metadata.get("render_fps")
     if isinstance(fps, int | float) and fps > 0:
         return fps
@@ -345,11 +425,13 @@ def show(image, fps):
 
     screen = pygame.display.get_surface()
     if screen is None:
-        screen = pygame.display.set_mode(image.shape[1::-1], pygame.SCALED)
+        height, width, _ = image.shape
+        screen = pygame.display.set_mode((width, height), pygame.SCALED)
     pygame.surfarray.blit_array(screen, image.swapaxes(0, 1))
     pygame.display.flip()
     time.sleep(1 / fps)
-    if pygame.event.get(pygame.QUIT):
+    events = pygame.event.get()  # all kinds, or those that nobody takes would pile up
+    if any(event.type == pygame.QUIT for event in events):
         raise KeyboardInterrupt
 
 
@@ -368,13 +450,15 @@ class Video:
             from moviepy.video.io.ffmpeg_writer import FFMPEG_VideoWriter
 
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.writer = FFMPEG_VideoWriter(str(self.path), image.shape[1::-1], self.fps)
+            height, width, _ = image.shape
+            self.writer = FFMPEG_VideoWriter(str(self.path), (width, height), self.fps)
             self.shape = image.shape
         if image.shape != self.shape:
             sys.exit(f"error: a video has one size, and the pictures change from {self.shape} to {image.shape}")
         self.writer.write_frame(image)
 
     def close(self):
+        """Ends the file, if anything was written."""
         if self.writer is not None:
             self.writer.close()
 
@@ -398,30 +482,45 @@ class Game(typing.NamedTuple):
 def play_game(envs, player, number, args, viewers=()):
     """Plays a whole game, and returns a Game, or None if it has not ended after args.max_steps steps.
 
-    number: 0, 1, ..., added to the seed; viewers: functions that get a picture before each step."""
+    number: 0, 1, ..., added to the seed; viewers: functions that get a picture before each step. There is none of the
+    last state, as the environment is reset in the step that ends a game."""
     seed = args.seed + FIRST_SEED + number
     torch.manual_seed(seed)  # for agents that draw noise in their networks
     obs, infos = envs.reset(seed=seed)
-    player.start_game(seed, len(obs))
+    player.start_game(seed, batch_size=len(obs))
     dones = np.ones(len(obs), dtype=bool)  # the first observations begin episodes
-    said = time.monotonic()
+    last_message = time.monotonic()
     for step in range(args.max_steps):
-        if time.monotonic() - said > SECONDS_OF_SILENCE:
+        if time.monotonic() - last_message > SECONDS_OF_SILENCE:
             print(f"game {number + 1}: {step} steps so far", flush=True)
-            said = time.monotonic()
+            last_message = time.monotonic()
         if viewers:
             image = draw(envs)
             for view in viewers:
                 view(image)
         obs, _, terminated, truncated, infos = envs.step(player.act(obs, dones, infos))
         dones = terminated | truncated
-        last_info = infos.get("final_info", infos)  # with AutoresetMode.NEXT_STEP it is in infos itself
-        if np.any(last_info.get("_episode", False)):  # a whole game: a lost life of an Atari game is only in dones
-            score = last_info["episode"]["r"].item()
+        # the infos of the last step: AutoresetMode.SAME_STEP moves them into "final_info", NEXT_STEP leaves them
+        last_info = infos.get("final_info", infos)
+        # not dones: a lost life of an Atari game ends an episode of training, but not the game
+        game_has_ended = np.any(last_info.get("_episode", False))
+        if game_has_ended:
+            score = last_info["episode"]["r"].item()  # an array of one number: there is one game
             length = last_info["episode"]["l"].item()
             success = bool(last_info["is_success"][0]) if "is_success" in last_info else None
             return Game(score, length, success)
     return None
+
+
+def play_and_show(envs, player, number, args, video):
+    """play_game() with the viewers that the options ask for; `video` is a Video that is closed afterwards."""
+    viewers = []
+    if args.render:
+        viewers.append(partial(show, fps=video.fps))
+    if args.video:
+        viewers.append(video.write)
+    with contextlib.closing(video):
+        return play_game(envs, player, number, args, viewers)
 
 
 def describe_training(saved):
@@ -429,70 +528,78 @@ def describe_training(saved):
     returns = saved.state["returns"]
     trained_on = saved.state["args"].get("env_id")
     text = f"mean return in training {np.mean(returns):.4g}" if returns else "no episode ended in training"
-    return text if trained_on == saved.options.env_id else f"{text} on {trained_on}"
+    if trained_on != saved.options.env_id:
+        text += f" on {trained_on}"
+    return text
 
 
-def describe(games, unfinished, args):
-    """The results of the games as a line."""
+def describe_game(number, game, args):
+    """The result of game `number`, a Game or None, as a line."""
+    if game is None:
+        return f"game {number + 1}: no end after {args.max_steps} steps, so no return (--max-steps)"
+    text = f"game {number + 1}: return {game.score:g}, length {game.length}"
+    if game.success is not None:
+        text += ", success" if game.success else ", no success"
+    return text
+
+
+def describe(results, args):
+    """The results of all games, each a Game or None, as a line."""
+    games = [game for game in results if game is not None]
+    unfinished = len(results) - len(games)
+    if not games:
+        return f"0 games; {unfinished} did not end"
     scores = [game.score for game in games]
     text = f"mean {np.mean(scores):.4g}, std {np.std(scores):.4g}, min {min(scores):g}, max {max(scores):g}"
     if args.opponent is not None:
-        won, drawn, lost = (np.sum(np.sign(scores) == sign) for sign in (1, 0, -1))
-        text += f", won {won}, drawn {drawn}, lost {lost}"
-    if any(game.success is not None for game in games):
-        text += f", success in {sum(bool(game.success) for game in games)}"
+        signs = [np.sign(score) for score in scores]
+        text += f", won {signs.count(1)}, drawn {signs.count(0)}, lost {signs.count(-1)}"
+    successes = [game.success for game in games]
+    if successes != [None] * len(games):
+        text += f", success in {successes.count(True)}"
     if unfinished:
         text += f"; without {unfinished} that did not end"
     return f"{len(games)} games: {text}"
 
 
-def enjoy(args, words=()):
-    """Plays the games, prints their returns, and returns these. `words` are options of the script."""
+def close(envs):
+    """Closes the environments; what they do wrong then is a warning, as the games were played."""
+    try:
+        envs.close()
+    except Exception as error:
+        print(f"warning: the environment's close() failed: {describe_error(error)}")
+
+
+def enjoy(args, script_options=()):
+    """Plays the games, prints their results, and returns the returns of those that ended.
+
+    `script_options` are words of the command line, options of the script."""
     if args.episodes < 1 or args.max_steps < 1 or args.seed < 0:
         sys.exit("error: --episodes and --max-steps must be at least 1, --seed at least 0")
-    torch.set_num_threads(1)
-    saved = load(args.run, words)
+    torch.set_num_threads(1)  # one observation at a time has no work for more
+    saved = load(args.run, script_options)
     envs = make_envs(saved, render=args.render or args.video)
     player = Player(saved, envs, args.greedy)
     if args.opponent is not None:
-        player = make_match(player, envs, args, words)
+        player = make_match(player, envs, args)
     print(f"{saved.file}: {saved.options.env_id}, {describe_training(saved)}")
-    print(f"--seed {args.seed} is that of game 1; --seed {args.seed + 1} begins with game 2", flush=True)
+    print(f"seeds: --seed {args.seed} of game 1, --seed {args.seed + 1} of game 2, and so on", flush=True)
     fps = frames_per_second(envs)
     folder = video_folder(saved.file)
-    games = []
-    unfinished = 0
+    results = []
     try:
         for number in range(args.episodes):
             video = Video(folder / f"game-{number + 1}.mp4", fps)
-            viewers = []
-            if args.render:
-                viewers.append(lambda image: show(image, fps))
-            if args.video:
-                viewers.append(video.write)
-            try:
-                game = play_game(envs, player, number, args, viewers)
-            finally:
-                video.close()
-            if game is None:
-                unfinished += 1
-                print(f"game {number + 1}: no end after {args.max_steps} steps, so no return (--max-steps)", flush=True)
-                continue
-            games.append(game)
-            text = f"game {number + 1}: return {game.score:g}, length {game.length}"
-            if game.success is not None:
-                text += ", success" if game.success else ", no success"
-            print(text, flush=True)
-    finally:
-        if games:
-            print(describe(games, unfinished, args))
-        if folder.exists():
+            game = play_and_show(envs, player, number, args, video)
+            results.append(game)
+            print(describe_game(number, game, args), flush=True)
+    finally:  # after Ctrl-C, too
+        if results:
+            print(describe(results, args))
+        if folder.exists():  # the first frame of a video makes it
             print(f"videos: {folder}")
-        try:
-            envs.close()
-        except Exception as error:  # of the environment's own code; the games were played
-            print(f"warning: the environment's close() failed: {describe_error(error)}")
-    return [game.score for game in games]
+        close(envs)
+    return [game.score for game in results if game is not None]
 
 
 @contextlib.contextmanager
@@ -503,17 +610,16 @@ def errors_as_lines():
     except KeyboardInterrupt:
         sys.exit(130)
     except (ImportError, gym.error.DependencyNotInstalled) as error:
-        sys.exit(f"error: {error} (an extra of docs/install.md, or a folder that PYTHONPATH lacks)")
+        hint = "install an extra (docs/install.md), or add the folder of your module to PYTHONPATH"
+        sys.exit(f"error: {error} ({hint})")
     except (OSError, gym.error.Error) as error:
         sys.exit(f"error: {' '.join(str(error).split())}")
 
 
 def main():
     with errors_as_lines():
-        args, words = tyro.cli(Args, description=__doc__, return_unknown_args=True)
-        if "--export" in words:
-            sys.exit(f"error: python export.py {args.run} FILE.onnx exports the agent")
-        enjoy(args, words)
+        args, script_options = tyro.cli(Args, description=__doc__, return_unknown_args=True)
+        enjoy(args, script_options)
 
 
 if __name__ == "__main__":

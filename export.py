@@ -6,14 +6,14 @@
 #   "ale-py>=0.12", "opencv-python-headless>=4.11", "onnx>=1.20", "onnxscript>=0.6", "onnxruntime>=1.24",
 # ]
 # ///
-"""Exports the greedy policy of a saved agent to ONNX, and compares the file with the agent while this plays.
+"""Exports the greedy policy of a saved agent to ONNX, and compares the file with the agent as it plays.
 
     python export.py runs/FOLDER agent.onnx        (--help lists every option)
 
 The file takes the environment's own observations, of any batch size: normalization is inside. Its output "action" is
 what the environment takes; others are the parameters of the distribution. A recurrent agent has further inputs, its
-state and "dones", true where an observation begins an episode, and as outputs the next state. A script with masks has
-the input "masks". As for enjoy.py, options of the script may follow.
+state and "dones", true where an observation is the first of its episode, and as outputs the next state. A script with
+masks has the input "masks". As for enjoy.py, options of the script may follow.
 """
 
 import dataclasses
@@ -41,7 +41,9 @@ class Args:
 
 
 class Recorder(gym.vector.VectorWrapper):
-    """Keeps the last observations and actions of the environments that it wraps."""
+    """Keeps the last observations and actions as the environments gave and got them.
+
+    The file must take and give the same ones, whatever the wrappers around this one do to them."""
 
     def reset(self, **options):
         obs, infos = self.env.reset(**options)
@@ -49,14 +51,16 @@ class Recorder(gym.vector.VectorWrapper):
         return obs, infos
 
     def step(self, actions):
-        self.actions = np.array(actions)
+        self.actions = actions.copy()
         obs, *rest = self.env.step(actions)
         self.obs = obs.copy()
         return obs, *rest
 
 
 def record_inside(envs, normalize):
-    """Puts a Recorder inside the script's Normalize, or around everything if that is None: (envs, recorder)."""
+    """Puts a Recorder directly inside the script's Normalize, which the file replaces: (envs, recorder).
+
+    If `normalize` is None, the Recorder is around everything."""
     if normalize is None:
         recorder = Recorder(envs)
         return recorder, recorder
@@ -85,13 +89,14 @@ def state_by_name(state, prefix=""):
 
 
 def record_steps(envs, recorder, player, args):
-    """Plays args.steps steps, over several games if need be: a list of Step."""
+    """Plays args.steps steps of the most likely actions, over several games if need be: a list of Step."""
     seed = args.seed + enjoy.FIRST_SEED
     obs, infos = envs.reset(seed=seed)
-    player.start_game(seed, len(obs))
-    dones = np.ones(len(obs), dtype=bool)
+    player.start_game(seed, batch_size=len(obs))
+    dones = np.ones(len(obs), dtype=bool)  # the first observations begin episodes
     steps = []
     for _ in range(args.steps):
+        # before next_policy(), which replaces the state, and before step(), which replaces the observations
         inputs = {"obs": torch.from_numpy(recorder.obs)}
         if player.state is not None:
             inputs |= state_by_name(player.state)
@@ -99,10 +104,11 @@ def record_steps(envs, recorder, player, args):
         masks = player.get_masks(infos)
         if masks is not None:
             inputs["masks"] = masks
-        policy = player.get_policy(obs, dones, infos)
-        obs, _, terminated, truncated, infos = envs.step(policy.mode().numpy().copy())
+        policy = player.next_policy(obs, dones, infos)
+        next_state = state_by_name(player.state, "next_")
+        obs, _, terminated, truncated, infos = envs.step(enjoy.as_array(policy.mode()))
         dones = terminated | truncated
-        steps.append(Step(inputs, policy, state_by_name(player.state, "next_"), recorder.actions))
+        steps.append(Step(inputs, policy, next_state, recorder.actions))
     return steps
 
 
@@ -119,13 +125,13 @@ class Graph(nn.Module):
         self.agent = player.agent
         self.state_is_tensor = isinstance(player.state, torch.Tensor)
         self.state_names = list(state_by_name(player.state))
-        self.obs_stats = getattr(normalize, "obs_stats", None)  # Procgen's Normalize has none
+        self.obs_stats = getattr(normalize, "obs_stats", None)  # a Normalize of rewards alone has none, as Procgen's
         self.space = space
-        # An edited copy whose Normalize changes actions in another way has this function.
+        # an edited copy has bound_actions() if its Normalize does not clip actions
         self.bound_actions = getattr(player.script, "bound_actions", clip_to_bounds)
 
     def normalized(self, obs):
-        """Observations as the agent gets them; the same as Normalize.scale in numpy."""
+        """Observations as the agent gets them: what Normalize.scale() computes in numpy, in torch."""
         if self.obs_stats is None:
             return obs
         mean = torch.as_tensor(self.obs_stats.mean)
@@ -144,11 +150,13 @@ class Graph(nn.Module):
         action = policy.mode()
         if isinstance(self.space, gym.spaces.Box):
             action = self.bound_actions(action, self.space)
-        outputs = {"action": action}
-        for name in ("logits", "mean", "std"):
-            if hasattr(policy, name):
-                outputs[name] = one_tensor(getattr(policy, name), obs.shape[0])
-        return outputs | state_by_name(next_state, "next_")
+        return {"action": action} | parameters(policy, obs.shape[0]) | state_by_name(next_state, "next_")
+
+
+def parameters(policy, size):
+    """The parameters of a distribution by name, each as a tensor [size, ...]; those that it has."""
+    names = [name for name in ("logits", "mean", "std") if hasattr(policy, name)]
+    return {name: one_tensor(getattr(policy, name), size) for name in names}
 
 
 def one_tensor(parameter, size):
@@ -160,8 +168,9 @@ def one_tensor(parameter, size):
 
 def write_onnx(graph, inputs, file):
     """Writes the graph to a file, for inputs of any batch size; `inputs` are an example of size 1 or more."""
+    # a recurrent state is [layers, B, ...], as in nn.LSTM
     batch_axis = {name: 1 if name in graph.state_names else 0 for name in inputs}
-    # torch.export takes an axis of size 1 for a constant
+    # torch.export takes an axis of size 1 for a constant, so the example is of two observations or more
     example = {name: torch.cat([tensor, tensor], batch_axis[name]) for name, tensor in inputs.items()}
     shapes = {name: {axis: torch.export.Dim("batch")} for name, axis in batch_axis.items()}
     logging.disable(logging.WARNING)  # the exporter tells of versions of operators
@@ -193,7 +202,7 @@ def compare(session, steps, is_box):
         arrays = session.run(names, {name: tensor.numpy() for name, tensor in step.inputs.items()})
         text = difference(step, dict(zip(names, arrays, strict=True)), is_box)
         if text is not None:
-            hint = "a wrapper in the script changes observations or actions (docs/runs.md)"
+            hint = "perhaps a wrapper of the script changes observations or actions (docs/runs.md, Export)"
             sys.exit(f"error: no export: in step {number} {text}; {hint}")
 
 
@@ -201,22 +210,30 @@ def difference(step, outputs, is_box):
     """What of a file's outputs, arrays by name, differs from a step of the agent, in words; None if nothing does."""
     action = outputs["action"]
     if is_box:
-        same = np.allclose(action, step.actions, rtol=1e-4, atol=1e-4)
-    else:  # of two actions of equal probability, rounding decides
-        given = torch.from_numpy(step.actions.reshape(action.shape))
-        same = torch.allclose(step.policy.log_prob(torch.from_numpy(action)), step.policy.log_prob(given), atol=1e-4)
-    if not same:
+        same_action = is_close(action, step.actions)
+    else:  # where two actions are equally likely, rounding decides: either will do
+        log_prob = step.policy.log_prob(torch.from_numpy(action))
+        played = torch.from_numpy(step.actions.reshape(action.shape))
+        same_action = is_close(log_prob, step.policy.log_prob(played))
+    if not same_action:
         return f"its action is {action.tolist()}, and the environment got {step.actions.tolist()}"
-    for name, tensor in step.next_state.items():
-        if not np.allclose(outputs[name], tensor, atol=1e-4):
-            return f"{name} is another"
+    for name, tensor in (parameters(step.policy, len(action)) | step.next_state).items():
+        if not is_close(outputs[name], tensor):
+            return f"its output {name} differs from the agent's"
     return None
+
+
+def is_close(one, other):
+    """Whether two arrays or tensors differ by no more than rounding, which a network enlarges."""
+    return np.allclose(one, other, rtol=1e-4, atol=1e-4)
 
 
 def flattened_space(script, envs):
     """The space of the observations that the script's Episodes flattens to vectors; None where they are vectors."""
     vector = envs.unwrapped
-    if hasattr(script, "Seats") or not isinstance(vector, gym.vector.SyncVectorEnv):  # a player has a row
+    if not isinstance(vector, gym.vector.SyncVectorEnv):  # EnvPool's have no Episodes
+        return None
+    if hasattr(script, "Seats"):  # the agent gets one player's row of the observation, which is a vector
         return None
     env = vector.envs[0]
     while isinstance(env, gym.Wrapper):
@@ -227,20 +244,22 @@ def flattened_space(script, envs):
     return None
 
 
-def export(args, words=()):
-    """Writes the ONNX file, and prints its inputs and outputs; ends the program if it differs from the agent."""
+def export(args, script_options=()):
+    """Writes the ONNX file, and prints its inputs and outputs; ends the program if it differs from the agent.
+
+    `script_options` are words of the command line, options of the script."""
     import onnxruntime
 
     if args.steps < 1:
         sys.exit("error: --steps must be at least 1")
     if not args.file.resolve().parent.is_dir():
         sys.exit(f"error: {args.file.parent} is not a folder")
-    torch.set_num_threads(1)
-    saved = enjoy.load(args.run, words)
+    torch.set_num_threads(1)  # one observation at a time has no work for more
+    saved = enjoy.load(args.run, script_options)
     envs = enjoy.make_envs(saved)
     normalize = enjoy.find_normalize(saved.script, envs)
     envs, recorder = record_inside(envs, normalize)
-    player = enjoy.Player(saved, envs, greedy=True)
+    player = enjoy.Player(saved, envs)
     steps = record_steps(envs, recorder, player, args)
     space = envs.single_action_space
 
@@ -252,6 +271,7 @@ def export(args, words=()):
         unfinished.replace(args.file)
     finally:
         unfinished.unlink(missing_ok=True)
+        enjoy.close(envs)
 
     for value in session.get_inputs() + session.get_outputs():
         print(f"{args.file}: {value.name} {value.type} {value.shape}")
@@ -259,12 +279,12 @@ def export(args, words=()):
     if flattened is not None:
         print(f"obs is gymnasium.spaces.flatten(space, observation), of the space {flattened}")
     print(f"{args.file}: the same as {saved.file} in {len(steps)} steps of {saved.options.env_id}")
-    envs.close()
 
 
 def main():
     with enjoy.errors_as_lines():
-        export(*tyro.cli(Args, description=__doc__, return_unknown_args=True))
+        args, script_options = tyro.cli(Args, description=__doc__, return_unknown_args=True)
+        export(args, script_options)
 
 
 if __name__ == "__main__":

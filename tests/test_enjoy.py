@@ -203,7 +203,7 @@ def test_the_recurrent_state_is_carried_from_step_to_step():
     obs, dones = torch.randint(256, (8, 84, 84, 1), dtype=torch.uint8), torch.tensor([0, 0, 1, 0, 0, 1, 0, 0]).bool()
     saved = enjoy.Saved(None, {"parts": {"agent": agent.state_dict()}}, LSTM.module, LSTM.module.Args())
     player = enjoy.Player(saved, spaces)
-    player.start_game(seed=0, num_envs=1)
+    player.start_game(seed=0, batch_size=1)
     for t in range(8):
         player.act(obs[t, None].numpy(), dones[t, None].numpy(), {})
     _, _, state = agent(obs, (torch.zeros(1, 1, 128),) * 2, dones)
@@ -255,11 +255,13 @@ def test_scripts_of_one_name_do_not_mix(tmp_path):
     assert [sys.modules[script.Args.__module__] for script in scripts] == scripts and scripts[0] != scripts[1]
 
 
-def test_a_script_of_an_earlier_version(tmp_path):
+def test_a_script_of_an_earlier_version(tmp_path, capsys):
     run = train(PPO, CLOCK, tmp_path)
     text = (run / "ppo.py").read_text()
     (run / "ppo.py").write_text(text.replace("def make_envs(args, folder=None)", "def make_envs(args, folder)"))
     assert "is of an earlier version" in error(run)
+    (run / "ppo.py").write_text(text.replace("def make_envs(args, folder=None)", "def make_envs(args, *_, **options)"))
+    assert len(play(run, capsys, episodes=1)[0]) == 1  # with further arguments, but without need of them
     (run / "ppo.py").write_text("Args = make_envs = None")
     assert "it has no Agent" in error(run)
 
@@ -289,13 +291,17 @@ def test_a_word_that_is_no_option(cartpole, capsys):
     assert end.value.code == 2 and "Unrecognized options: --epsodes" in capsys.readouterr().err
 
 
-def test_an_environment_of_a_module(tmp_path, capsys):
+def test_an_environment_of_a_module(tmp_path, capsys, monkeypatch):
     """A run's folder has a script, which runs anyway; a checkpoint alone imports nothing that is not named."""
     run = train(PPO, CLOCK.replace("Enjoy", "toy_envs:Enjoy"), tmp_path)
     assert len(play(run, capsys, episodes=1)[0]) == 1
     (tmp_path / "model.pt").write_bytes(max(run.glob("checkpoint*")).read_bytes())
     assert "if you trust toy_envs:EnjoyClock-v0, add --env-id toy_envs:EnjoyClock-v0" in error(tmp_path / "model.pt")
     assert len(play(tmp_path / "model.pt", capsys, ["--env-id", "toy_envs:EnjoyClock-v0"], episodes=1)[0]) == 1
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked/ppo.py").symlink_to(ROOT / "ppo.py")
+    monkeypatch.setattr(enjoy, "__file__", str(tmp_path / "linked/enjoy.py"))  # the script beside it is no run's either
+    assert "if you trust toy_envs:EnjoyClock-v0" in error(tmp_path / "model.pt")
 
 
 def test_bad_checkpoints(cartpole, tmp_path, capsys):
@@ -362,6 +368,62 @@ def test_statistics_that_are_missing(tmp_path):
         assert text in error(tmp_path / "odd.pt")
 
 
+def test_statistics_of_a_wrapper_inside_another(tmp_path, monkeypatch):
+    """An edited copy may put wrappers around its Normalize."""
+    text = (ROOT / "ppo_continuous_action.py").read_text()
+    edits = {
+        "return Normalize(envs, args.gamma)": "return gym.vector.VectorWrapper(Normalize(envs, args.gamma))",
+        "optimizer=optimizer, envs=envs": "optimizer=optimizer, envs=envs.env",
+    }
+    for old, new in edits.items():
+        assert old in text
+        text = text.replace(old, new)
+    (tmp_path / "my_wrapped.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    run = train(CONTINUOUS._replace(name="my_wrapped"), TARGET, tmp_path / "train")
+    saved = enjoy.load(run)
+    normalize = enjoy.find_normalize(saved.script, enjoy.make_envs(saved))
+    assert normalize.frozen and normalize.state_dict() == checkpoint(run)["parts"]["envs"]
+
+
+def test_statistics_that_the_script_does_not_keep(cartpole, tmp_path):
+    state = checkpoint(cartpole)
+    state["parts"]["envs"] = {}
+    torch.save(state, tmp_path / "odd.pt")
+    assert "is of an edited copy: it has statistics" in error(tmp_path / "odd.pt")
+    state["script"] = "ppo_selfplay.py"
+    torch.save(state, tmp_path / "opponent.pt")
+    player = SimpleNamespace(script=script_table.SELFPLAY.module)
+    args = enjoy.Args(tmp_path, opponent=str(tmp_path / "opponent.pt"))
+    with pytest.raises(SystemExit, match="has statistics of environments of its own"):
+        enjoy.make_match(player, None, args)
+
+
+def test_an_option_that_the_opponents_script_does_not_have(tmp_path, capsys, monkeypatch):
+    """Options on the command line are those of the run that plays."""
+    script = script_table.SELFPLAY
+    text = (ROOT / "ppo_selfplay.py").read_text().replace("    seed: int = 1", "    extra: int = 3\n    seed: int = 1")
+    (tmp_path / "my_selfplay.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    run = train(script._replace(name="my_selfplay"), f"{script.tiny} --extra 4", tmp_path / "mine")
+    opponent = train(script, script.tiny, tmp_path / "other")
+    games, _ = play(run, capsys, ["--extra", "5"], episodes=1, opponent=str(opponent))
+    assert len(games) == 1
+
+
+def test_agents_play_in_float32():
+    """An edited copy may take the option out of `args`."""
+
+    class Agent(torch.nn.Module):
+        def __init__(self, envs, args):
+            super().__init__()
+            self.bf16 = args.bf16
+
+    script = SimpleNamespace(Agent=Agent)
+    saved = enjoy.Saved(None, {"parts": {"agent": {}}}, script, script_table.ATARI.module.Args(bf16=True))
+    assert not enjoy.Player(saved, None).agent.bf16
+
+
 def test_an_option_that_the_script_does_not_have(cartpole, tmp_path, capsys):
     """As of an edited copy, whose best.pt was moved out of its folder."""
     state = checkpoint(cartpole)
@@ -393,7 +455,10 @@ def test_films_and_a_window(cartpole, capsys, monkeypatch):
     def watched(image, fps):
         if len(images) == 5:
             pygame.event.post(pygame.event.Event(pygame.QUIT))
+        elif images:  # there is a window
+            pygame.event.post(pygame.event.Event(pygame.MOUSEMOTION))
         show(image, fps)
+        assert not pygame.event.peek()  # none piles up
         images.append(image)
 
     monkeypatch.setattr(enjoy, "show", watched)
@@ -407,15 +472,17 @@ def test_films_and_a_window(cartpole, capsys, monkeypatch):
 def test_both_players_are_seeded_but_not_alike():
     """With the same seed they would draw the same noise."""
     player, opponent = [], []
-    record = [SimpleNamespace(start_game=lambda *args, seen=seen: seen.append(args)) for seen in (player, opponent)]
+    record = [
+        SimpleNamespace(start_game=lambda seed, batch_size, seen=seen: seen.append(seed)) for seen in (player, opponent)
+    ]
     for seed in (3, 3, 4):
-        enjoy.Match(*record).start_game(seed, num_envs=2)
-    assert len({*player, *opponent}) == 4 and {count for _, count in player + opponent} == {1}
+        enjoy.Match(*record).start_game(seed, batch_size=2)
+    assert len({*player, *opponent}) == 4
     space = gym.spaces.Discrete(100)
     other = enjoy.RandomPlayer(space)
     drawn = []
     for _ in range(2):
-        other.start_game(5, num_envs=1)
+        other.start_game(5, batch_size=1)
         drawn.append([other.act(None, None, None).item() for _ in range(10)])
     assert drawn[0] == drawn[1] and len(set(drawn[0])) > 1
 
@@ -468,7 +535,7 @@ def test_frames_that_are_no_pictures(kind, tmp_path, capsys, monkeypatch):
 
 def test_an_environment_that_draws_nothing(tmp_path):
     run = train(PPO, CLOCK.replace("Clock", "Blind"), tmp_path)
-    assert "EnjoyBlind-v0 cannot draw: TypeError" in error(run, video=True)
+    assert "with pictures, EnjoyBlind-v0 cannot be made: TypeError" in error(run, video=True)
 
 
 def test_a_game_that_never_ends(tmp_path, capsys, monkeypatch):
@@ -478,7 +545,7 @@ def test_a_game_that_never_ends(tmp_path, capsys, monkeypatch):
         assert enjoy.enjoy(enjoy.Args(run, episodes=2, max_steps=30)) == []
     assert steps == [*range(30)] * 2
     text = capsys.readouterr().out
-    assert "no episode ended in training" in text and "games: mean" not in text
+    assert "no episode ended in training" in text and text.splitlines()[-1] == "0 games; 2 did not end"
     assert [f"game {i}: no end after 30 steps" in text for i in (1, 2, 3)] == [True, True, False]
     monkeypatch.setattr(enjoy, "SECONDS_OF_SILENCE", -1)
     enjoy.enjoy(enjoy.Args(run, episodes=1, max_steps=30))
@@ -521,9 +588,9 @@ def test_videos_of_an_agent_without_a_run_folder(tmp_path, capsys, monkeypatch):
     assert set((ROOT / "agents").iterdir()) == before and "videos/" in (ROOT / ".gitignore").read_text().split()
 
 
-@pytest.mark.parametrize("words", ["--env-id Nothing-v7", "--env-id nothing:Clock-v0", "--export agent.onnx"])
+@pytest.mark.parametrize("words", ["--env-id Nothing-v7", "--env-id nothing:Clock-v0"])
 def test_errors_of_the_command_line_are_one_line(words, cartpole, monkeypatch):
-    """Among them gymnasium's own, and where the export has gone."""
+    """Among them gymnasium's own."""
     monkeypatch.setattr(sys, "argv", f"enjoy.py {cartpole} {words}".split())
     with pytest.raises(SystemExit, match=r"^error: [^\n]+$"):
         enjoy.main()

@@ -84,7 +84,7 @@ def test_an_exported_policy_plays_without_the_script(script, options, tmp_path):
         envs.load_state_dict(saved.state["parts"]["envs"])
         envs.frozen = True
     envs, recorder = export.record_inside(envs, enjoy.find_normalize(saved.script, envs))
-    player = enjoy.Player(saved, envs, greedy=True)
+    player = enjoy.Player(saved, envs)
     obs, infos = envs.reset(seed=3)
     player.start_game(0, len(obs))
     dones = np.ones(len(obs), dtype=bool)
@@ -96,7 +96,7 @@ def test_an_exported_policy_plays_without_the_script(script, options, tmp_path):
         if script is MASK:
             inputs["masks"] = np.array(infos["action_mask"])
         outputs = dict(zip(names, session.run(names, inputs), strict=True))
-        policy = player.get_policy(obs, dones, infos)
+        policy = player.next_policy(obs, dones, infos)
         obs, _, terminated, truncated, infos = envs.step(policy.mode().numpy())
         if script is CONTINUOUS:
             np.testing.assert_allclose(outputs["action"], recorder.actions, **close)
@@ -125,7 +125,7 @@ def test_an_exported_network_takes_any_number_of_images(tmp_path):
     envs = gym.vector.SyncVectorEnv([lambda: gym.wrappers.TransformObservation(gym.make("CartPole-v1"), None, images)])
     agent = PROCGEN.module.Agent(envs)
     saved = enjoy.Saved(None, {"parts": {"agent": agent.state_dict()}}, PROCGEN.module, PROCGEN.module.Args())
-    player = enjoy.Player(saved, envs, greedy=True)
+    player = enjoy.Player(saved, envs)
     example = {"obs": torch.from_numpy(images.sample()[None])}
     export.write_onnx(export.Graph(player, None, envs.single_action_space), example, tmp_path / "agent.onnx")
     obs = np.random.default_rng(0).integers(0, 256, (65, 3, 64, 64), dtype=np.uint8)
@@ -166,6 +166,22 @@ OTHERS = {
 def test_a_wrapper_that_changes_what_the_file_does_not(edits, tmp_path, monkeypatch):
     run = edited(CONTINUOUS, edits, TARGET, tmp_path, monkeypatch)
     assert "no export: in step" in error(run, tmp_path)
+
+
+def test_parameters_that_differ_where_the_action_does_not():
+    """As where a file clips observations at another bound, and the likeliest action stays the same."""
+    policy = PPO.module.Categorical(torch.tensor([[3.0, 0.0]]))
+    step = export.Step({}, policy, {}, actions=np.array([0]))
+    outputs = {"action": np.array([0]), "logits": policy.logits.numpy()}
+    assert export.difference(step, outputs, is_box=False) is None
+    outputs["logits"] = np.array([[0, -50]], np.float32)
+    assert export.difference(step, outputs, is_box=False) == "its output logits differs from the agent's"
+    policy = CONTINUOUS.module.Normal(torch.zeros(2, 1), torch.zeros(1, 1))
+    step = export.Step({}, policy, {}, actions=np.zeros((2, 1), np.float32))
+    outputs = {"action": step.actions, "mean": np.zeros((2, 1)), "std": np.ones((2, 1))}
+    assert export.difference(step, outputs, is_box=True) is None
+    outputs["std"] = outputs["std"] + 0.1
+    assert export.difference(step, outputs, is_box=True) == "its output std differs from the agent's"
 
 
 def test_actions_beyond_the_bounds_are_clipped(tmp_path):
