@@ -21,11 +21,12 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 from statistics import mean, median
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 TIMED = ROOT / "benchmark" / "timed"  # the programs that are timed
 SB3 = ["stable-baselines3==2.9.2", "gymnasium[mujoco]", "ale-py", "opencv-python-headless", "box2d", "pygame-ce"]
-SETTINGS = {
+SCRIPTS = {  # those of the settings that have a name
     "CartPole": "ppo.py --env-id CartPole-v1",
     "HalfCheetah": "ppo_continuous_action.py --env-id HalfCheetah-v5",
     "Breakout": "ppo_atari.py --env-id BreakoutNoFrameskip-v4",
@@ -33,6 +34,16 @@ SETTINGS = {
 }
 HAVE_PEER = ("ppo.py", "ppo_continuous_action.py", "ppo_atari.py", "ppo_atari_envpool.py")
 PHASES = ("environment", "inference", "learning")
+
+
+class Setting(NamedTuple):
+    """What is timed: a script with options."""
+
+    label: str  # as on the command line, with the number of ranks
+    script: str  # its file name
+    words: list  # its options
+    ranks: int  # the number of processes under torchrun; 0 is a process without torchrun
+
 
 # Running the programs
 
@@ -52,41 +63,46 @@ def find_peer():
 
 
 def run_program(command, processes=1, **environment):
-    """What a program prints, [dict, ...] of each process, from a new folder; or [{"error": its last line}]."""
+    """What a timed program prints, [dict, ...] of each process, from a new folder; or [{"error": its last line}]."""
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(command, cwd=folder, env=os.environ | environment, capture_output=True, text=True)
-    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"steps"')]
-    if done.returncode == 0 and len(found) == processes:
-        return found
+    # a program prints more, but only its result is a line that begins so: "steps" is the first key in timed/*.py
+    results = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"steps"')]
+    if done.returncode == 0 and len(results) == processes:
+        return results
     errors = [line for line in done.stderr.splitlines() if "rror: " in line]
-    said = errors[-1] if errors else f"status {done.returncode}"
-    return [{"error": said.removeprefix("error: ").replace("|", "/")}]
+    message = errors[-1] if errors else f"status {done.returncode}"
+    return [{"error": message.removeprefix("error: ").replace("|", "/")}]
 
 
-def with_speed(found):
+def with_speed(result):
     """A result with its steps per second, and per second of CPU time."""
-    if "error" in found:
-        return found
-    return found | {"speed": found["steps"] / found["seconds"], "by_cpu": found["steps"] / found["cpu"]}
+    if "error" in result:
+        return result
+    return result | {"speed": result["steps"] / result["seconds"], "by_cpu": result["steps"] / result["cpu"]}
 
 
-def run_ours(script, updates, options, ranks=0):
-    """The result of timed/ours.py with a script, {name: number}, or {"error": text}; with `ranks` under torchrun.
+def run_ours(script, updates, words, ranks=0):
+    """The result of timed/ours.py with a script and its options, {name: number or text}, or {"error": text}.
 
-    Of ranks it has the seconds of the slowest, the mean share of collectives, and the sum of CPU time."""
-    program = [str(TIMED / "ours.py"), script, str(updates), *options]
+    With `ranks` that many processes run under torchrun. Then seconds are those of the slowest rank, the share of
+    collectives is the mean over ranks, and CPU time the sum; only the rank that saves checkpoints knows the weights."""
+    program = [str(TIMED / "ours.py"), script, str(updates), *words]
     if not ranks:
         return with_speed(run_program([sys.executable, *program])[0])
     torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     threads = os.environ.get("OMP_NUM_THREADS", "1")
-    found = run_program([sys.executable, *torchrun, *program], ranks, OMP_NUM_THREADS=threads)
-    if "error" in found[0]:
-        return found[0]
-    together = found[0] | {
-        "seconds": max(each["seconds"] for each in found),
-        "cpu": sum(each["cpu"] for each in found),
-        "collectives": mean(each["collectives"] for each in found),
+    results = run_program([sys.executable, *torchrun, *program], ranks, OMP_NUM_THREADS=threads)
+    if "error" in results[0]:
+        return results[0]
+    together = results[0] | {
+        "seconds": max(result["seconds"] for result in results),
+        "cpu": sum(result["cpu"] for result in results),
+        "collectives": mean(result["collectives"] for result in results),
     }
+    for result in results:
+        if "weights" in result:
+            together["weights"] = result["weights"]
     return with_speed(together)
 
 
@@ -96,65 +112,81 @@ def run_peer(script, updates, args):
     return with_speed(run_program([find_peer(), *program])[0])
 
 
-def settings(options):
-    """[(what, script, its options, ranks), ...] of the command line."""
-    found = []
-    for setting in options.settings:
-        name, *more = shlex.split(setting)
-        script, *words = shlex.split(SETTINGS.get(name, name))
+def chosen_settings(options):
+    """[Setting, ...] of the command line."""
+    chosen = []
+    for text in options.settings:
+        name, *more_words = shlex.split(text)
+        script, *words = shlex.split(SCRIPTS.get(name, name))
         for ranks in options.ranks or [0]:
-            what = f"{setting}, {ranks} ranks" if ranks else setting
-            found.append((what, script, [*words, *more], ranks))
-    return found
+            label = f"{text}, {ranks} ranks" if ranks else text
+            chosen.append(Setting(label, script, [*words, *more_words], ranks))
+    return chosen
+
+
+def speed_text(result):
+    """The steps per second of a result, or its error."""
+    if "error" in result:
+        return result["error"]
+    return f"{result['speed']:,.0f} steps/s"
 
 
 def measure(options):
-    """{what: [(our result, Stable-Baselines3's or None), ...]}: the results of all settings, which take turns."""
+    """{label: [(our result, Stable-Baselines3's or None), ...]}: the repeats of all settings, which take turns."""
     found = {}
     for _ in range(options.repeats):
-        for what, script, words, ranks in settings(options):
-            ours = run_ours(script, options.updates, words, ranks)
+        for setting in chosen_settings(options):
+            ours = run_ours(setting.script, options.updates, setting.words, setting.ranks)
+            has_peer = setting.script in HAVE_PEER and not setting.ranks and not options.no_sb3
             peer = None
-            if script in HAVE_PEER and not options.no_sb3 and not ranks and "error" not in ours:
-                peer = run_peer(script, options.updates, ours["args"])
-            found.setdefault(what, []).append((ours, peer))
-            said = ours["error"] if "error" in ours else f"{ours['speed']:,.0f} steps/s"
-            beside = f", SB3 {peer.get('speed', 0):,.0f}" if peer else ""
-            print(f"{what}: {said}{beside}", flush=True)
+            if has_peer and "error" not in ours:
+                peer = run_peer(setting.script, options.updates, ours["args"])
+            found.setdefault(setting.label, []).append((ours, peer))
+            line = f"{setting.label}: {speed_text(ours)}"
+            if peer is not None:
+                line += f", SB3 {speed_text(peer)}"
+            print(line, flush=True)
     return found
 
 
 # The report
 
 
-def first_error(runs):
+def first_error(repeats):
     """The first error of a setting's repeats, or None."""
-    for pair in runs:
+    for pair in repeats:
         for result in pair:
             if result is not None and "error" in result:
                 return result["error"]
     return None
 
 
-def cells(runs, base, ranks):
+def weights_differ(repeats):
+    """Whether a setting's repeats, which have one seed, ended with different weights."""
+    return len({ours.get("weights") for ours, _ in repeats}) > 1
+
+
+def cells(repeats, base, ranks):
     """{column: text} of a setting's repeats, [(ours, Stable-Baselines3's or None), ...].
 
     `base`, (repeats, ranks), is what the efficiency is relative to."""
-    error = first_error(runs)
+    error = first_error(repeats)
     if error is not None:
         return {"result": f"error: {error}"}
-    ours = [our_result for our_result, _ in runs]
-    peers = [peer for _, peer in runs if peer is not None]
+    ours = [our_result for our_result, _ in repeats]
+    peers = [peer for _, peer in repeats if peer is not None]
     shown = {"N": str(ours[0]["envs"]), "steps/s": f"{median(each['speed'] for each in ours):,.0f}"}
     if peers:
         shown["SB3 steps/s"] = f"{median(each['speed'] for each in peers):,.0f}"
         pairs = list(zip(ours, peers, strict=True))
         shown["ratio"] = f"{median(one['speed'] / peer['speed'] for one, peer in pairs):.2f}"
         shown["ratio by CPU time"] = f"{median(one['by_cpu'] / peer['by_cpu'] for one, peer in pairs):.2f}"
-    base_runs, base_ranks = base
-    if ranks and first_error(base_runs) is None:
-        pairs = zip(ours, [our_result for our_result, _ in base_runs], strict=True)
-        ratios = [one["speed"] / other["speed"] * base_ranks / ranks for one, other in pairs]
+    base_repeats, base_ranks = base
+    if ranks and first_error(base_repeats) is None:
+        # the speed of a rank beside that of a rank in the base, within each repeat, as a machine's speed drifts
+        ratios = []
+        for one, (base_result, _) in zip(ours, base_repeats, strict=True):
+            ratios.append((one["speed"] / ranks) / (base_result["speed"] / base_ranks))
         shown["efficiency"] = f"{median(ratios):.0%}"
     shares = [*PHASES, "collectives"] if ranks else PHASES
     for name in shares:
@@ -163,9 +195,18 @@ def cells(runs, base, ranks):
     if ours[0]["memory"]:
         shown["GPU memory, MiB"] = f"{ours[0]['memory']:,.0f}"
     if len(ours) > 1 and "weights" in ours[0]:
-        hashes = {each.get("weights") for each in ours}
-        shown["result"] = "the same" if len(hashes) == 1 else "differ"
+        shown["result"] = "differ" if weights_differ(repeats) else "the same"
     return shown
+
+
+def has_failed(repeats):
+    """Whether --check fails at a setting: on an error, and on a CPU where two runs with one seed differ.
+
+    On a GPU the sums of some operations have no fixed order, so weights may differ."""
+    if first_error(repeats) is not None:
+        return True
+    on_gpu = any(ours["memory"] > 0 for ours, _ in repeats)
+    return weights_differ(repeats) and not on_gpu
 
 
 def conditions(options, found):
@@ -182,21 +223,22 @@ def conditions(options, found):
     ]
     about += [f"{name} {value}" for name, value in machine(1).items() if value and name != "runs_at_once"]
     about += [f"{name} {version(name)}" for name in ("torch", "numpy", "gymnasium")]
-    peers = [peer for runs in found.values() for _, peer in runs if peer is not None]
+    peers = [peer for repeats in found.values() for _, peer in repeats if peer is not None]
     about += sorted({peer["version"] for peer in peers if "version" in peer})
     return f"{', '.join(about)}."
 
 
 def report(options, found):
     """The lines of a table in Markdown, and a paragraph on versions and machine."""
-    rows, bases = [], {}
-    for what, script, words, ranks in settings(options):
-        base = bases.setdefault((script, *words), (found[what], ranks))  # the first number of ranks
-        rows.append((what, cells(found[what], base, ranks)))
+    rows = []
+    bases = {}  # of each script with options, (the repeats with the first number of ranks, that number)
+    for label, script, words, ranks in chosen_settings(options):
+        base = bases.setdefault((script, *words), (found[label], ranks))
+        rows.append((label, cells(found[label], base, ranks)))
     names = list(dict.fromkeys(name for _, row in rows for name in row))
     lines = [f"| {' | '.join(['setting', *names])} |", "|---|" + "---:|" * len(names)]
-    for what, row in rows:
-        lines.append(f"| {' | '.join([what, *(row.get(name, '') for name in names)])} |")
+    for label, row in rows:
+        lines.append(f"| {' | '.join([label, *(row.get(name, '') for name in names)])} |")
     return [*lines, "", conditions(options, found)]
 
 
@@ -207,8 +249,9 @@ def run_golden_tests():
     device = "cuda" if torch.cuda.is_available() else "cpu"
     command = [sys.executable, "-m", "pytest", "tests/test_golden.py", "-n", "0", "-q", "--device", device]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    said = (done.stdout.strip() or done.stderr.strip()).splitlines()[-1].strip("= ")
-    return done.returncode != 0, f"Golden tests on {device}: {said}."
+    lines = (done.stdout.strip() or done.stderr.strip()).splitlines()
+    result = lines[-1].strip("= ") if lines else f"no output, status {done.returncode}"
+    return done.returncode != 0, f"Golden tests on {device}: {result}."
 
 
 def main():
@@ -222,7 +265,8 @@ def main():
     parser.add_argument("--no-sb3", action="store_true", help="leave Stable-Baselines3 out")
     parser.add_argument("--out", type=Path, help="where to write .md and .json (default: runs/speed-<time>)")
     options = parser.parse_args()
-    lines, failed = [], False
+    lines = []
+    failed = False
     if options.check:
         scripts = [*sorted(ROOT.glob("*ppo*.py")), ROOT / "impala_atari_cleanba.py"]
         options.settings = options.settings or [script.name for script in scripts]
@@ -230,16 +274,21 @@ def main():
         options.no_sb3 = True
         failed, line = run_golden_tests()
         lines = [line, ""]
+    elif not options.settings:
+        parser.error("there is nothing to time: give a SETTING, or --check")
     out = options.out or Path("runs", time.strftime("speed-%Y%m%d-%H%M%S"))
     out.parent.mkdir(parents=True, exist_ok=True)
     found = measure(options)
     lines += report(options, found)
-    out.with_suffix(".json").write_text(json.dumps(found, indent=1))
-    out.with_suffix(".md").write_text("\n".join([*lines, ""]))
+    out.with_name(f"{out.name}.json").write_text(json.dumps(found, indent=1))
+    table = out.with_name(f"{out.name}.md")
+    table.write_text("\n".join([*lines, ""]))
     for line in lines:
         print(line)
-    print(out.with_suffix(".md"))
-    sys.exit(failed or any("| error: " in line for line in lines))
+    print(table)
+    for repeats in found.values():
+        failed |= has_failed(repeats) if options.check else first_error(repeats) is not None
+    sys.exit(failed)
 
 
 if __name__ == "__main__":

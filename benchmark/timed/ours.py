@@ -125,7 +125,7 @@ def main():
 
     first, last = timers.updates[WARMUP - 1], timers.updates[-1]
     seconds = last["end"] - first["end"]
-    found = {
+    found = {  # speed.py knows the line of the result by its first key
         "steps": updates * args.num_envs * args.num_steps,
         "seconds": seconds,
         "cpu": last["cpu"] - first["cpu"],

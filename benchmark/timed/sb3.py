@@ -78,7 +78,7 @@ def main():
     model.learn((WARMUP + updates) * batch_size, callback=times)
     times.note()
     (start, cpu_start), (end, cpu_end) = times.noted[WARMUP], times.noted[-1]
-    found = {
+    found = {  # speed.py knows the line of the result by its first key
         "steps": updates * batch_size,
         "seconds": end - start,
         "cpu": cpu_end - cpu_start,
