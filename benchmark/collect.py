@@ -12,6 +12,7 @@ import csv
 import hashlib
 import json
 import math
+import shlex
 import subprocess
 import sys
 from itertools import accumulate
@@ -21,13 +22,11 @@ from tensorboard.backend.event_processing.event_file_loader import LegacyEventFi
 from tensorboard.compat.proto.event_pb2 import SessionLog
 
 from benchmark import results
-from benchmark.results import RESULTS, ROOT, Run, typed
+from benchmark.results import RESULTS, ROOT, Run, option_words
 
 STEP = "[0-9]" * 12  # how the names of checkpoints, and of the files that a resume adds, end
 # Options that do not make another experiment
-NOT_OPTIONS = {
-    "seed",
-    "env_id",
+NO_EXPERIMENT = {
     "cuda",
     "threads",
     "async_envs",
@@ -37,6 +36,8 @@ NOT_OPTIONS = {
     "resume",
     "runs_folder",
 }
+# Options that are not among the "options" of a run: these, and two that it has beside them
+NOT_OPTIONS = NO_EXPERIMENT | {"env_id", "seed"}
 # Packages whose versions are kept
 PACKAGES = {
     "python",
@@ -89,15 +90,22 @@ def blob(file):
 
 def commit_of(about, script, source):
     """The commit of the checkout that run.json names, if the script's text is the one in it; else None."""
-    commit = (about.get("commit") or "").removesuffix("-dirty")
+    if not about.get("commit"):
+        return None
+    commit = about["commit"].removesuffix("-dirty")
     command = ["git", "rev-parse", f"{commit}:{script}.py"]
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     return commit if found.stdout.strip() == source else None
 
 
+def step_of(file):
+    """The step at the end of a file's name."""
+    return int(file.stem.rpartition("_")[2])
+
+
 def newest_step(run):
     """The step of a run's newest checkpoint; 0 without one."""
-    return max((int(path.stem[-12:]) for path in run.glob(f"checkpoint_{STEP}.pt")), default=0)
+    return max((step_of(file) for file in run.glob(f"checkpoint_{STEP}.pt")), default=0)
 
 
 def defaults_of(about):
@@ -112,13 +120,13 @@ def defaults_of(about):
 
 
 def resumed_texts(run, script):
-    """The texts of a script that resumes of a run brought, [{"step", "source", "commit"}, ...]."""
+    """The changed texts of the script with which a run was resumed, [{"step", "source", "commit"}, ...]."""
     texts = []
     source = blob(run / f"{script}.py")
     for step, about in resumes(run):
-        text = run / f"{script}_{step:012}.py"
-        if text.exists() and blob(text) != source:
-            source = blob(text)
+        file = run / f"{script}_{step:012}.py"
+        if file.exists() and blob(file) != source:
+            source = blob(file)
             texts.append({"step": step, "source": source, "commit": commit_of(about, script, source)})
     return texts
 
@@ -143,8 +151,8 @@ def changed_options(run):
 def resumes(run):
     """The resumes after which a run trained on, [(step, run.json of the resume), ...]."""
     end = newest_step(run)
-    files = {int(file.stem[-12:]): file for file in sorted(run.glob(f"run_{STEP}.json"))}
-    return [(step, read_json(file)) for step, file in files.items() if step < end]
+    files = sorted(run.glob(f"run_{STEP}.json"))
+    return [(step_of(file), read_json(file)) for file in files if step_of(file) < end]
 
 
 def describe(run):
@@ -173,7 +181,8 @@ def describe_ours(run, about):
         raise Broken(f"begun from {args['resume']}: its log does not have what was before")
     script = Path(about["script"]).stem
     source = blob(run / f"{script}.py")
-    texts, changes = resumed_texts(run, script), changed_options(run)
+    texts = resumed_texts(run, script)
+    changes = changed_options(run)
     if {"num_envs", "num_steps"} & changes.keys():
         raise Broken("num_envs or num_steps was changed at a resume")
 
@@ -232,11 +241,11 @@ def events(run):
         for event in LegacyEventFileLoader(str(path)).Load():
             if started is None:
                 started = event.wall_time
-            if event.session_log.status == SessionLog.START:
+            if event.session_log.status == SessionLog.START:  # the run starts or is resumed at this step
                 for tag, logged in points.items():
                     points[tag] = [point for point in logged if point[0] < event.step]
             for value in event.summary.value:
-                if offset is None:
+                if offset is None:  # a file's seconds go on where the points of the files before it end
                     trained = max((point[2] for logged in points.values() for point in logged), default=0.0)
                     offset = trained - started
                 points.setdefault(value.tag, []).append((event.step, value.simple_value, event.wall_time + offset))
@@ -258,8 +267,9 @@ def read_ours(run, about):
 
     steps = list(range(about["batch_size"], last + 1, about["batch_size"]))
     seconds = {}
-    for tag in reversed(logged):  # the time of an update is that of the first scalar that it logged
-        seconds.update((step, second) for step, _, second in logged[tag])
+    for points in logged.values():
+        for step, _, second in points:
+            seconds.setdefault(step, second)  # the time of an update is that of the first scalar that it logged
     missing = set(steps) - seconds.keys()
     if missing:
         raise Broken(f"the log lacks {len(missing)} of the {len(steps)} updates")
@@ -296,7 +306,8 @@ def read_ppo2(run, about):
         for row, own_step in zip(monitored, own_steps, strict=True):
             ended.append((own_step * len(monitors), float(row["t"]), float(row["r"]), int(row["l"])))
     ended.sort()
-    episodes = {name: [row[i] for row in ended] for i, name in enumerate(("step", "seconds", "return", "length"))}
+    columns = ("step", "seconds", "return", "length")
+    episodes = {name: [row[i] for row in ended] for i, name in enumerate(columns)}
     updates = {name: [float(row[column]) for row in rows] for name, column in PPO2_COLUMNS.items()}
     return episodes, updates
 
@@ -312,8 +323,10 @@ def read(run, about):
 def command_of(about, args):
     """The command that makes a run of ours."""
     words = ["python", f"{about['script']}.py", "--env-id", about["env_id"], "--seed", str(about["seed"])]
-    words += [typed((name, args[name])) for name in about["options"] if name in args]
-    return " ".join(words)
+    for name in about["options"]:
+        if name in args:
+            words += option_words(name, args[name])
+    return shlex.join(words)
 
 
 def gathered(run, machine="unknown"):
@@ -341,10 +354,12 @@ def gathered(run, machine="unknown"):
 
 
 def attempt(function, *args):
-    """(the result of a function of a run, None), or (None, why the run cannot be read)."""
+    """(the result of a function of a run, None), or (None, why the run cannot be read).
+
+    The first of `args` is the folder of the run."""
     try:
         return function(*args), None
-    except Exception as error:
+    except Exception as error:  # of many kinds: files may be damaged, half-written, or of another version
         why = str(error) if isinstance(error, Broken) else f"{type(error).__name__}: {error}"
         return None, f"left out: {args[0]}: {why}"
 
@@ -377,7 +392,8 @@ def collect(runs, folder, machine="unknown", preset=results.SMALL):
         print(f"collected: {run}: {about['steps']}{part} steps, {count} episodes{replaced}", flush=True)
     for (family, ours), new in families.items():
         if new:
-            results.add(family, list(new.values()), ours, preset)
+            for run in results.add(family, list(new.values()), ours, preset):
+                print(f"left out: {run.about['run']}: meanwhile the results got one of more steps", flush=True)
     return broken
 
 

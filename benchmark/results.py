@@ -7,13 +7,15 @@ runs of a script, with any recipes, are in three files:
     ppo.episodes.csv.xz    a row for each episode that ended
     ppo.updates.csv.xz     a row for each update
 
-The first column of both tables is the number of the run in the list. A cell is empty where the run lacks the column.
+The runs in these files are a family, which is named by the file of the list. The first column of both tables is the
+number of the run in the list. A cell is empty where the run lacks the column.
 """
 
 import itertools
 import json
 import lzma
 import os
+import uuid
 from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
@@ -24,7 +26,7 @@ from filelock import FileLock
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmark" / "results"
 WINDOW = 100  # episodes in a score
-KINDS = {"episodes": 7, "updates": 4}  # the two tables, and the digits of their numbers
+KINDS = {"episodes": 7, "updates": 4}  # the two tables, and the significant digits of their numbers
 SMALL, QUICK = 6, 1  # presets of lzma: QUICK is ten times as fast and makes files that are a third larger
 
 
@@ -46,21 +48,27 @@ class Run(NamedTuple):
         return self.about["steps"] == self.about["steps_wanted"]
 
 
-def typed(option):
-    """An option (name, value) as on a script's command line: "--num-envs 16", "--bf16" or "--no-anneal-lr"."""
-    name, value = option
+def option_words(name, value):
+    """An option as words of a script's command line: ["--num-envs", "16"], ["--bf16"] or ["--no-anneal-lr"]."""
     name = name.replace("_", "-")
     if isinstance(value, list):
-        return " ".join([f"--{name}", *map(str, value)])
+        return [f"--{name}", *map(str, value)]
     if isinstance(value, bool):
-        return f"--{name}" if value else f"--no-{name}"
-    return f"--{name} {value}"
+        return [f"--{name}" if value else f"--no-{name}"]
+    return [f"--{name}", str(value)]
+
+
+def typed(option):
+    """An option (name, value) as a text: "--num-envs 16", "--bf16" or "--no-anneal-lr"."""
+    name, value = option
+    return " ".join(option_words(name, value))
 
 
 def name_of(about, ours=True):
     """The name that tells a run apart in the results, such as "CartPole-v1__ppo__1__gamma=0.9".
 
-    Runs of ours also differ by the options that are not the script's defaults."""
+    Runs of ours (`ours`) also differ by the options that are not the script's defaults. Each experiment of ppo2 has a
+    name of its own."""
     words = [about["env_id"], about["script"], str(about["seed"])]
     if ours:
         words += [f"{option}={value}" for option, value in about["options"].items()]
@@ -68,7 +76,7 @@ def name_of(about, ours=True):
 
 
 def family_of(results, about, ours=True):
-    """The file of the list that a run belongs to: "ours/ppo.json" of ppo.py with any recipes."""
+    """The family of a run, as the file of its list: "ours/ppo.json" for ppo.py with any recipes."""
     script = about["script"].partition("+")[0]
     return Path(results, "ours" if ours else "ppo2", f"{script}.json")
 
@@ -96,12 +104,13 @@ def read_table(path):
     tables = {}
     with lzma.open(path, "rt") as file:
         names = file.readline().strip().split(",")
-        for number, lines in itertools.groupby(file, key=lambda line: line.partition(",")[0]):
+        for number, lines in itertools.groupby(file, key=number_of):  # the rows of a run follow each other
             lines = list(lines)
+            # a cell of a run's first row is empty only if the run lacks the column: elsewhere it is "nan"
             first_row = lines[0].rstrip("\n").split(",")
             columns = [i for i, cell in enumerate(first_row) if i > 0 and cell]
             rows = np.loadtxt(lines, delimiter=",", usecols=columns, ndmin=2)
-            tables[int(number)] = dict(zip([names[i] for i in columns], rows.T, strict=True))
+            tables[number] = dict(zip([names[i] for i in columns], rows.T, strict=True))
     return tables
 
 
@@ -125,8 +134,8 @@ def load(results):
 
 
 def replace_file(path, data):
-    """Writes a file so that it is never there in part."""
-    new = path.with_name(f"{path.name}.new")
+    """Writes a file so that it is never there in part, also where several processes do so at once."""
+    new = path.with_name(f"{path.name}.{uuid.uuid4().hex}.new")
     new.write_bytes(data)
     os.replace(new, path)
 
@@ -174,15 +183,20 @@ def write_table(path, tables, digits, preset):
 def add(family, new, ours=True, preset=SMALL):
     """Adds runs, [Run, ...], to the three files of a family; a run replaces the one with the same name.
 
-    Several processes may do so at once. The list is written last: rows of a run that it does not have are ignored, and
-    replaced by the next run that gets the number."""
+    Returns those that it left out, as the one with the same name has more steps. Several processes may add runs at
+    once. The list is written last: rows of a run that it does not have are ignored, and replaced by the next run that
+    gets the number."""
     family.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(family.with_suffix(".lock")):
         known = {name_of(about, ours): about for about in read_list(family)}
         free = max((about["number"] for about in known.values()), default=0) + 1
         runs = {}  # the new ones, by their numbers
+        left_out = []
         for run in new:
             name = name_of(run.about, ours)
+            if name in known and known[name]["steps"] > run.about["steps"]:
+                left_out.append(run)
+                continue
             if name in known:
                 number = known[name]["number"]
             else:
@@ -196,3 +210,4 @@ def add(family, new, ours=True, preset=SMALL):
         abouts = sorted(known.values(), key=lambda about: about["number"])
         lines = [json.dumps(about, sort_keys=True) for about in abouts]
         replace_file(family, ("[\n" + ",\n".join(lines) + "\n]\n").encode())
+    return left_out

@@ -73,7 +73,7 @@ def score(line, folder, seed):
         raise Failed(f"{folder}/logs/{run.name}.log")
     if process != "done" and process.wait() != 0:
         raise Failed(f"{folder}/logs/{run.name}.log")
-    checkpoint = max(run.run().glob("checkpoint_*.pt"))
+    checkpoint = max(run.run_folder().glob("checkpoint_*.pt"))
     returns = torch.load(checkpoint, weights_only=True)["returns"]
     if not returns:
         steps = run.args["total_timesteps"]

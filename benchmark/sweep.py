@@ -7,9 +7,12 @@ A line names a script, or a copy of one, then recipes to apply, each after a "+"
 without/core-* stands for one line for each recipe that fits. Words on the command line choose the lines that contain
 all of them. A finished run is skipped, and one that was stopped continues from its newest checkpoint.
 benchmark/README.md lists the environment variables.
+
+A run is a line with a seed. A job is what one process makes: a run, or several runs of ppo_seeds.py side by side.
 """
 
 import argparse
+import contextlib
 import csv
 import dataclasses
 import fcntl
@@ -29,7 +32,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmark import collect, results
-from benchmark.collect import NOT_OPTIONS
+from benchmark.collect import NO_EXPERIMENT, NOT_OPTIONS
 from benchmark.results import ROOT
 from recipes import recipe as recipe_files
 
@@ -44,6 +47,8 @@ def parts(line):
     script, *words = shlex.split(line)
     names = []
     while words[:1] == ["+"]:
+        if len(words) == 1:
+            sys.exit(f"error: {line}: the name of a recipe must follow the +")
         names.append(words[1])
         words = words[2:]
     return script, names, words
@@ -67,7 +72,8 @@ def expand(line):
     if len(patterns) > 1:
         sys.exit(f"error: {line}: only one of the recipes can be a pattern")
     pattern = patterns[0]
-    lines, unfit = [], []
+    lines = []
+    unfit = []
     for recipe in recipe_files.recipes():
         if not fnmatch.fnmatch(recipe.name, pattern):
             continue
@@ -88,56 +94,51 @@ def expand(line):
     return lines
 
 
-def parse_options(script, options):
-    """(the options of a script, its defaults), each {name: value as in run.json}; a wrong option ends the program.
-
-    The script's own parser reads them, so that a mistake is found before any run of a sweep starts."""
-    import tyro
-
-    spec = importlib.util.spec_from_file_location("<sweep>", script)
+def import_script(file):
+    """The module of a script. All of its text is executed."""
+    spec = importlib.util.spec_from_file_location("<sweep>", file)
     module = importlib.util.module_from_spec(spec)
     sys.modules["<sweep>"] = module  # where tyro and dataclasses look for it
     spec.loader.exec_module(module)
-    given = tyro.cli(module.Args, args=options, prog=script.name)
+    return module
+
+
+def parse_options(module, options, prog):
+    """(all options of a script, their defaults), each {name: value as in run.json}, for words of a command line.
+
+    The script's own parser reads them, so that a wrong option ends the program before any run of a sweep starts. A
+    run.json has options and defaults too, but a run that has not begun has none."""
+    import tyro
+
+    given = tyro.cli(module.Args, args=options, prog=prog)
     return [json.loads(json.dumps(dataclasses.asdict(args))) for args in (given, module.Args())]
 
 
-def agents_of(script):
-    """The options that may differ between the agents of one process of a script, such as those of ppo_seeds.py."""
-    names = re.search(r"^OPTIONS_OF_AGENTS = \((.*)\)$", script.read_text(), re.MULTILINE)
-    return re.findall(r'"(\w+)"', names[1]) if names else []
-
-
-def command_words(options):
-    """The words of a command line for options, {name: value}; None is no option."""
-    words = []
-    for name, value in options.items():
-        flag = name.replace("_", "-")
-        if isinstance(value, bool):
-            words.append(f"--{flag}" if value else f"--no-{flag}")
-        elif value is not None:
-            words += [f"--{flag}", str(value)]
-    return words
-
-
 class Ours:
-    """A run of one of our scripts, or of a copy, with its recipes and options."""
+    """A run of one of our scripts, or of a copy, with its recipes and options.
+
+    Making one writes the script with its recipes into build/, and checks the options."""
 
     def __init__(self, line, seed, folder, total_timesteps=None, results_folder=None):
-        script, names, self.options = parts(line)
+        script, recipes, self.options = parts(line)
         self.folder = folder
         self.results = results_folder
-        self.about = {}  # what the run itself cannot know, for sweep.json
+        self.about = {}  # for sweep.json: the recipes and their commit, which the run cannot find out
         self.file = ROOT / script
-        if names:
-            self.file = self.write_script(script, names)
+        if recipes:
+            self.file = self.write_script(script, recipes)
         self.script = self.file.stem
         self.options += ["--seed", str(seed)]
         if total_timesteps:
             self.options += ["--total-timesteps", total_timesteps]
-        self.args, self.defaults = parse_options(self.file, self.options)
-        if any(isinstance(self.args[name], list) for name in agents_of(self.file)):
+        module = import_script(self.file)
+        self.args, self.defaults = parse_options(module, self.options, self.file.name)
+        # the options that may differ between agents that one process of ppo_seeds.py trains; none of other scripts
+        self.of_agents = getattr(module, "OPTIONS_OF_AGENTS", ())
+        if any(isinstance(self.args[name], list) for name in self.of_agents):
             sys.exit(f"error: {line}: a line of a sweep has one value for each option")
+        if self.args.get("resume"):
+            sys.exit(f"error: {line}: a sweep resumes its runs itself; a line has no --resume")
         batch_size = self.args["num_envs"] * self.args["num_steps"]
         self.steps = self.args["total_timesteps"] // batch_size * batch_size
         changed = sorted(name for name in self.args.keys() - NOT_OPTIONS if self.args[name] != self.defaults[name])
@@ -163,7 +164,7 @@ class Ours:
         file = self.folder / "build" / f"{stem}.py"
         file.parent.mkdir(parents=True, exist_ok=True)
         if not file.exists() or file.read_text() != text:
-            file.write_text(text)
+            results.replace_file(file, text.encode())  # another sweep may be reading it
         return file
 
     def has_options(self, args):
@@ -172,10 +173,10 @@ class Ours:
         An option that it lacks has the default. A run that started from another run's checkpoint is another run."""
         if args.get("resume"):
             return False
-        names = (self.args.keys() - NOT_OPTIONS) | {"env_id", "seed"}
+        names = self.args.keys() - NO_EXPERIMENT
         return all(args.get(name, self.defaults[name]) == self.args[name] for name in names)
 
-    def run(self):
+    def run_folder(self):
         """The folder of this run, of several the one with the most steps; None without one."""
         found = []
         for file in sorted(Path(self.folder, self.args["runs_folder"]).glob("*/run.json")):
@@ -193,11 +194,11 @@ class Ours:
         """Whether the results have the whole run, or its folder has the last checkpoint."""
         if self.collected():
             return True
-        run = self.run()
+        run = self.run_folder()
         if run is None:
             return False
         if collect.blob(run / f"{self.script}.py") != collect.blob(self.file):
-            print(f"note: {run} was made with another text of {self.file.name}", flush=True)
+            print(f"note: {run} was made with another text of {self.file.name}", file=sys.stderr, flush=True)
         return collect.newest_step(run) >= self.steps
 
     def collected(self):
@@ -207,50 +208,58 @@ class Ours:
         entry = results.find(self.results, self.entry)
         return entry is not None and entry["steps"] == entry["steps_wanted"] == self.steps
 
-    def members(self):
-        """The runs that the process makes."""
+    def runs(self):
+        """The runs of this job."""
         return [self]
+
+    def to_collect(self):
+        """The folders of runs that are done and not in the results, if there are to be results."""
+        if self.results is None or self.collected():
+            return []
+        return [self.run_folder()]
 
     def command(self):
         """The command that starts the run or continues it."""
         command = [sys.executable, str(self.file), *self.options]
-        run = self.run()
+        run = self.run_folder()
         if run is not None and collect.newest_step(run) > 0:
             command += ["--resume", os.path.relpath(run, self.folder)]
         return command
 
 
 class SideBySide:
-    """Runs that one process of ppo_seeds.py makes: one for each combination of the agents' options."""
+    """A job of several runs, which one process of ppo_seeds.py makes: every combination of the agents' options."""
 
     def __init__(self, runs):
-        self.runs = runs
-        self.results = runs[0].results
+        self.all_runs = runs
         self.name = file_name(" and ".join(run.name for run in runs))
 
-    def members(self):
-        return self.runs
-
-    def collected(self):
-        return all(run.collected() for run in self.runs)
+    def runs(self):
+        return self.all_runs
 
     def done(self):
-        return all(run.done() for run in self.runs)
+        return all(run.done() for run in self.all_runs)
+
+    def to_collect(self):
+        folders = []
+        for run in self.all_runs:
+            folders += run.to_collect()
+        return folders
 
     def command(self):
-        """The command that starts the runs or continues them; plan() has put runs of one step together."""
-        first = self.runs[0]
-        of_agents = agents_of(first.file)
-        shared = {name: value for name, value in first.args.items() if value != first.defaults[name]}
-        shared = {name: value for name, value in shared.items() if name not in of_agents}
-        command = [sys.executable, str(first.file), *command_words(shared)]
-        folders = [run.run() for run in self.runs]
+        """The command that starts the runs or continues them; divided_by_step() has put runs of one step together."""
+        first = self.all_runs[0]
+        command = [sys.executable, str(first.file)]
+        for name, value in first.args.items():
+            if name not in first.of_agents and value != first.defaults[name]:
+                command += results.option_words(name, value)
+        folders = [run.run_folder() for run in self.all_runs]
         if None not in folders and collect.newest_step(folders[0]) > 0:
             return [*command, "--resume", *(os.path.relpath(folder, first.folder) for folder in folders)]
-        for name in of_agents:
-            values = {run.args[name]: None for run in self.runs}  # without repetitions, in order
+        for name in first.of_agents:
             if name != "resume":
-                command += [f"--{name.replace('_', '-')}", *map(str, values)]
+                values = list(dict.fromkeys(run.args[name] for run in self.all_runs))  # each once, in order
+                command += results.option_words(name, values)
         return command
 
 
@@ -266,21 +275,21 @@ class PPO2:
         if total_timesteps:
             self.options["num_timesteps"] = total_timesteps
         self.python = os.environ.get("BASELINES_PYTHON", "python3.7")
-        self.about = {}
+        self.about = {}  # nothing for sweep.json, as there are no recipes
         self.steps = int(float(self.options["num_timesteps"]))
         self.results = results_folder
         self.name = file_name(f"{self.options['env']}__{self.script}__{seed}__{self.steps}")
         self.folder = folder / "runs" / self.name
 
-    def run(self):
+    def run_folder(self):
         return self.folder
 
-    def members(self):
+    def runs(self):
         return [self]
 
-    def collected(self):
-        """A run that is done is not collected again: only its own sweep does so, as it ends."""
-        return True
+    def to_collect(self):
+        """No folder: the sweep that makes a run collects it as it ends, and later ones do not look for it."""
+        return []
 
     def done(self):
         """Whether another update would exceed the steps asked for; ppo2 logs a row for each update."""
@@ -307,61 +316,90 @@ class PPO2:
         return command
 
 
-def make(line, seed, folder, total_timesteps=None, results_folder=None):
-    """The run of a line with a seed."""
-    kind = PPO2 if line.startswith("ppo2_") else Ours
-    return kind(line, seed, folder, total_timesteps, results_folder)
+# Options with which ppo_seeds.py trains a single agent
+SINGLE_AGENT = ("target_kl", "track")
 
 
-def plan(waiting, settings):
-    """The processes that make the runs, [(line, seed), ...]: for each a list of its runs, in order."""
-    processes = []
+def plan(runs, settings):
+    """The jobs for runs, [(line, seed), ...]: for each a list of its runs.
+
+    Jobs follow from the lines, the seeds and AGENTS alone, so those of TASK keep their numbers while runs are made."""
+    jobs = []
     groups = {}
-    for line, seed in waiting:
+    for line, seed in runs:
         key = group_of(line, seed, settings) if settings.agents > 1 else None
         if key is None:
-            processes.append([(line, seed)])
+            jobs.append([(line, seed)])
         else:
             groups.setdefault(key, []).append((line, seed))
     for group in groups.values():
-        processes += divided(group, settings)
-    return processes
+        jobs += divided(group, settings)
+    return jobs
 
 
 def group_of(line, seed, settings):
-    """What the runs of one process have in common, as text; None for a run that needs a process of its own."""
+    """What runs that one process can make have in common, as text; None for a run that needs a process of its own."""
     if line.startswith("ppo2_"):
         return None
-    run = make(line, seed, settings.folder, settings.total_timesteps, settings.results)
-    of_agents = agents_of(run.file)
-    if not of_agents or run.done():
+    run = make(line, seed, settings)
+    if not run.of_agents or any(run.args[name] not in (None, False) for name in SINGLE_AGENT):
         return None
-    shared = {name: value for name, value in run.args.items() if name not in of_agents}
-    folder = run.run()
-    return json.dumps([str(run.file), shared, 0 if folder is None else collect.newest_step(folder)])
+    shared = {name: value for name, value in run.args.items() if name not in run.of_agents}
+    return json.dumps([str(run.file), shared])
 
 
-def divided(group, settings):
-    """The runs of a group, [(line, seed), ...], as lists of those of one process.
+def divided(runs, settings):
+    """The jobs for runs of one group, [(line, seed), ...]: for each a list of its runs.
 
-    A process makes every combination of the values of its options. Lines that differ in one option only are such
-    combinations; where there are others, or too many, each line has processes of its own."""
-    lines = list(dict.fromkeys(line for line, _ in group))
-    runs = [make(line, group[0][1], settings.folder) for line in lines]
-    differing = [name for name in agents_of(runs[0].file) if len({run.args[name] for run in runs}) > 1]
-    if len(group) == len(lines) * len({seed for _, seed in group}) <= settings.agents and len(differing) <= 1:
-        return [group]
-    found = []
+    A process makes every combination of the values of its options. So all runs are one job if each line has each seed,
+    the lines differ in one option at most, and there are no more than AGENTS runs. Otherwise each line is divided into
+    jobs of at most AGENTS seeds."""
+    lines = list(dict.fromkeys(line for line, _ in runs))
+    seeds = list(dict.fromkeys(seed for _, seed in runs))
+    first_seed = [make(line, seeds[0], settings) for line in lines]
+    differing = [name for name in first_seed[0].of_agents if len({run.args[name] for run in first_seed}) > 1]
+    is_grid = len(runs) == len(lines) * len(seeds)
+    if is_grid and len(differing) <= 1 and len(runs) <= settings.agents:
+        return [runs]
+    jobs = []
     for line in lines:
-        of_line = [run for run in group if run[0] == line]
-        found += [of_line[first : first + settings.agents] for first in range(0, len(of_line), settings.agents)]
-    return found
+        of_line = [run for run in runs if run[0] == line]
+        for first in range(0, len(of_line), settings.agents):
+            jobs.append(of_line[first : first + settings.agents])
+    return jobs
 
 
-def make_process(members, settings):
-    """What one process makes: a run, or several side by side."""
-    runs = [make(*member, settings.folder, settings.total_timesteps, settings.results) for member in members]
-    return runs[0] if len(runs) == 1 else SideBySide(runs)
+def divided_by_step(runs, settings):
+    """The jobs for the runs of a planned job, some of which may be done, or have been stopped at another step.
+
+    One process can only continue runs that are at the same step."""
+    if len(runs) == 1:
+        return [runs]
+    jobs = []
+    groups = {}
+    for line, seed in runs:
+        run = make(line, seed, settings)
+        if run.done():
+            jobs.append([(line, seed)])
+            continue
+        folder = run.run_folder()
+        step = 0 if folder is None else collect.newest_step(folder)
+        groups.setdefault(step, []).append((line, seed))
+    for group in groups.values():
+        jobs += divided(group, settings)
+    return jobs
+
+
+def make(line, seed, settings):
+    """The run of a line with a seed."""
+    kind = PPO2 if line.startswith("ppo2_") else Ours
+    return kind(line, seed, settings.folder, settings.total_timesteps, settings.results)
+
+
+def make_job(runs, settings):
+    """The job of runs, [(line, seed), ...]: a run, or several side by side."""
+    made = [make(line, seed, settings) for line, seed in runs]
+    return made[0] if len(made) == 1 else SideBySide(made)
 
 
 def file_name(name):
@@ -383,7 +421,7 @@ def cores():
 
 
 def machine(workers):
-    """The hardware, and how many runs share it."""
+    """The hardware, and how many jobs share it."""
     import torch
 
     cpuinfo = Path("/proc/cpuinfo")
@@ -399,42 +437,65 @@ def machine(workers):
 # Making the runs
 
 
-def start(run, folder):
-    """Starts a run, which locks its log until it ends; or returns "busy" or "done"."""
+def start(job, folder):
+    """Starts a job and returns its process, or "busy" or "done".
+
+    The logs of its runs are locked until the process ends, so no other sweep makes one of them meanwhile."""
     (folder / "logs").mkdir(parents=True, exist_ok=True)
-    with (folder / "logs" / f"{run.name}.log").open("a") as log:
-        try:
-            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return "busy"  # in another sweep
-        if run.done():
+    names = dict.fromkeys([job.name, *(run.name for run in job.runs())])  # a job of one run has the name of the run
+    logs = {}
+    with contextlib.ExitStack() as files:
+        for name in names:
+            log = files.enter_context((folder / "logs" / f"{name}.log").open("a"))
+            try:
+                fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return "busy"  # in another sweep
+            logs[name] = log
+        if job.done():
             return "done"
+        for name, log in logs.items():
+            if name != job.name:
+                print(f"this run is made beside others: see {job.name}.log", file=log, flush=True)
         paths = [str(ROOT)]  # so that a script in build/ finds the module of --env-id MODULE:ID
         if "PYTHONPATH" in os.environ:
             paths.append(os.environ["PYTHONPATH"])
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
-        return subprocess.Popen(run.command(), cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT)
+        return subprocess.Popen(
+            job.command(),
+            cwd=folder,
+            env=environment,
+            stdout=logs[job.name],
+            stderr=subprocess.STDOUT,
+            # the process inherits the open logs, and the locks with them, and keeps these if the sweep is killed
+            pass_fds=[log.fileno() for log in logs.values()],
+        )
 
 
-def finish(run, status, about):
-    """Prints how a run, or runs side by side, ended, writes sweep.json into each folder, and collects it.
+def finish(job, status, about):
+    """Prints how a job ended, writes sweep.json into the folder of each run, and collects these if results are wanted.
 
-    Returns whether one failed."""
-    print(f"{'failed' if status else 'finished'}: logs/{run.name}.log", flush=True)
+    Returns whether the job failed, or a run that cannot be collected."""
+    print(f"{'failed' if status else 'finished'}: logs/{job.name}.log", flush=True)
     failed = status != 0
-    for member in run.members():
-        folder = member.run()
-        if folder is None:
-            failed |= member.results is not None
+    for run in job.runs():
+        folder = run.run_folder()
+        if folder is not None:
+            (folder / "sweep.json").write_text(json.dumps({"machine": about} | run.about, indent=2))
+        if run.results is None:
             continue
-        (folder / "sweep.json").write_text(json.dumps({"machine": about} | member.about, indent=2))
-        if member.results is not None:
-            failed |= collect.collect([folder], member.results, preset=results.QUICK) > 0
+        if folder is None:
+            print(f"no folder to collect: {run.name}", flush=True)
+            failed = True
+        elif collect.collect([folder], run.results, preset=results.QUICK) > 0:
+            failed = True
     return failed
 
 
 class Settings(NamedTuple):
-    """The environment variables, which benchmark/README.md explains."""
+    """The environment variables of a sweep as a whole, which benchmark/README.md explains.
+
+    PYTHON is read by the .sh files, BASELINES_PYTHON by PPO2, and OMP_NUM_THREADS by the runs."""
 
     seeds: list
     workers: int
@@ -449,8 +510,9 @@ class Settings(NamedTuple):
 def read_settings(variables):
     """The Settings in a dict of environment variables; one that is empty counts as not set."""
     variables = {name: value for name, value in variables.items() if value}
-    return Settings(
-        seeds=[int(seed) for seed in variables.get("SEEDS", "1 2 3").split()],
+    seeds = [int(seed) for seed in variables.get("SEEDS", "1 2 3").split()]
+    settings = Settings(
+        seeds=list(dict.fromkeys(seeds)),
         workers=int(variables.get("WORKERS", 1)),
         agents=int(variables.get("AGENTS", 1)),
         folder=Path(ROOT, variables.get("FOLDER", "")).resolve(),
@@ -459,84 +521,90 @@ def read_settings(variables):
         task=int(variables["TASK"]) if "TASK" in variables else None,
         list_only="LIST" in variables,
     )
+    if not seeds or settings.workers < 1 or settings.agents < 1:
+        sys.exit("error: SEEDS must have a seed, WORKERS and AGENTS be at least 1")
+    return settings
 
 
 def chosen_lines(lines, words):
-    """The lines, with patterns expanded, that contain all words."""
-    expanded = [each for line in lines for each in expand(line)]
-    return [line for line in expanded if set(words) <= set(line.split())]
+    """The lines, with patterns expanded, that contain all words; each once."""
+    expanded = []
+    for line in lines:
+        expanded += expand(line)
+    chosen = [line for line in dict.fromkeys(expanded) if set(words) <= set(line.split())]
+    if not chosen:
+        sys.exit(
+            f"error: no experiment has the words {' '.join(words)}" if words else "error: there are no experiments"
+        )
+    return chosen
 
 
-def make_runs(waiting, settings):
-    """Makes the runs, [[(line, seed), ...], ...], a list for each process; returns how many processes failed.
+def make_jobs(waiting, settings):
+    """Makes jobs, each a list of runs [(line, seed), ...]; returns how many failed.
 
     As many processes run at once as there are workers."""
+    waiting = list(waiting)
     about = machine(settings.workers)
-    running = []  # [(run, its process), ...]
+    running = []  # [(job, its process), ...]
     failed = 0
     stopped = []
     for number in STOPPING:
         signal.signal(number, lambda number, _: stopped.append(number))
     try:
         while waiting or running:
-            if stopped:  # looked at only here, where `running` has every run that was started
+            if stopped:  # looked at only here, where `running` has every job that was started
                 sys.exit("stopped; the same command goes on")
-            for run, process in list(running):
+            for job, process in list(running):
                 if process.poll() is not None:
-                    running.remove((run, process))
-                    failed += finish(run, process.returncode, about)
+                    running.remove((job, process))
+                    failed += finish(job, process.returncode, about)
             if not waiting or len(running) == settings.workers:
                 time.sleep(0.2)
                 continue
-            run = make_process(waiting.pop(0), settings)
-            process = start(run, settings.folder)
-            if isinstance(process, str):
-                print(f"{process}: {run.name}", flush=True)
+            job = make_job(waiting.pop(0), settings)
+            process = start(job, settings.folder)
+            if isinstance(process, str):  # "busy" or "done"
+                print(f"{process}: {job.name}", flush=True)
+                if process == "done":
+                    failed += collect.collect(job.to_collect(), settings.results, preset=results.QUICK)
             else:
-                print(f"started: {run.name}", flush=True)
-                running.append((run, process))
-            if process == "done" and run.results and not run.collected():
-                failed += collect.collect([each.run() for each in run.members()], run.results, preset=results.QUICK)
+                print(f"started: {job.name}", flush=True)
+                running.append((job, process))
     finally:
         stop([process for _, process in running])
     return failed
 
 
 def stop(processes):
-    """Ends processes with a checkpoint, however long that takes.
+    """Ends processes, and waits until they have, however long that takes.
 
-    A run ignores signals until it has started, so it gets one again after a while; but not soon, as a second signal
-    ends a run at once."""
-    while True:
-        alive = [process for process in processes if process.poll() is None]
-        if not alive:
-            return
-        for process in alive:
-            process.terminate()
-        for process in alive:
-            try:
-                process.wait(timeout=120)
-            except subprocess.TimeoutExpired:
-                pass
+    A run saves a checkpoint after the update under way. A second signal would end it at once, so it gets one."""
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        process.wait()
 
 
 def main(lines, words=()):
     """Makes the runs of the lines that contain all words; returns how many failed."""
     settings = read_settings(os.environ)
     lines = chosen_lines(lines, words)
-    waiting = plan([(line, seed) for seed in settings.seeds for line in lines], settings)
+    jobs = plan([(line, seed) for seed in settings.seeds for line in lines], settings)
     if settings.task is not None:
-        waiting = waiting[settings.task :][:1]
-    if not waiting or settings.workers < 1 or settings.agents < 1:
-        sys.exit("error: no experiment has these words, TASK is beyond the last run, or WORKERS or AGENTS is 0")
+        if not 0 <= settings.task < len(jobs):
+            sys.exit(f"error: TASK is {settings.task}, and there are tasks 0 to {len(jobs) - 1}")
+        jobs = [jobs[settings.task]]
     if settings.list_only:
-        for members in waiting:
-            print(", ".join(f"{line} (seed {seed})" for line, seed in members))
+        for runs in jobs:
+            print(", ".join(f"{line} (seed {seed})" for line, seed in runs))
         return 0
     for line in lines:
-        make(line, 1, settings.folder)  # a recipe or an option that does not fit ends the sweep here
+        make(line, settings.seeds[0], settings)  # a recipe or an option that does not fit ends the sweep here
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // settings.workers)))
-    return make_runs(waiting, settings)
+    waiting = []
+    for runs in jobs:
+        waiting += divided_by_step(runs, settings)
+    return make_jobs(waiting, settings)
 
 
 if __name__ == "__main__":
@@ -545,8 +613,8 @@ if __name__ == "__main__":
         prog="python -m benchmark.sweep", description=__doc__, formatter_class=plain, allow_abbrev=False
     )
     parser.add_argument("words", nargs="*", metavar="WORD", help="of the experiments to make; without, all")
-    found, options = parser.parse_known_args()  # a word may be an option of an experiment
+    known, options = parser.parse_known_args()  # a word may be an option of an experiment
     if sys.stdin.isatty():
         parser.error("the experiments come from a pipe, as in benchmark/ours/classic_control.sh")
-    failed = main([line.strip() for line in sys.stdin if line.strip()], [*found.words, *options])
+    failed = main([line.strip() for line in sys.stdin if line.strip()], [*known.words, *options])
     sys.exit(failed > 0)

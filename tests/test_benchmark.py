@@ -145,12 +145,12 @@ def test_a_sweep_does_not_take_another_run_for_its_own(run, tmp_path, capsys):
     about = json.loads((run / "run.json").read_text())
     del about["args"]["anneal_clip"]
     (run / "run.json").write_text(json.dumps(about))
-    assert sweep.Ours("ppo.py", 1, tmp_path, "2048").done() and not capsys.readouterr().out
+    assert sweep.Ours("ppo.py", 1, tmp_path, "2048").done() and not capsys.readouterr().err
     assert not sweep.Ours("ppo.py --anneal-clip", 1, tmp_path, "2048").done()
     edited = tmp_path / "ppo.py"
     option = "    layers: tuple[int, ...] = (64,)\n    seed: int"
     edited.write_text((ROOT / "ppo.py").read_text().replace("    seed: int", option))
-    assert sweep.Ours(str(edited), 1, tmp_path, "2048").done() and "another text of ppo.py" in capsys.readouterr().out
+    assert sweep.Ours(str(edited), 1, tmp_path, "2048").done() and "another text of ppo.py" in capsys.readouterr().err
     with_about(run, args={"layers": [64, 64]})  # a tuple is a list in run.json
     assert sweep.Ours(f"{edited} --layers 64 64", 1, tmp_path, "2048").done()
     with_about(run, args={"resume": "runs/other/checkpoint_000000000512.pt"})
@@ -178,7 +178,7 @@ def test_a_line_with_recipes_makes_a_script(tmp_path, monkeypatch, capsys):
     assert "[core 9]" not in run.file.read_text() and "[core 8]" in run.file.read_text()
     assert sweep.start(run, tmp_path).wait() == 0 and run.done()
     assert sweep.finish(run, 0, {"cores": 2}) == 0
-    collect.collect([run.run()], tmp_path / "results")
+    collect.collect([run.run_folder()], tmp_path / "results")
     about = listed(tmp_path / "results")
     assert about["recipe"] == "recipes/without/core-11.diff + recipes/without/core-9.diff"
     assert about["script"] == "ppo+core-11+core-9" and about["machine"] == {"cores": 2} and "commit" in about
@@ -200,6 +200,73 @@ def test_two_sweeps_do_not_make_the_same_run(tmp_path, monkeypatch):
         assert sweep.start(run, tmp_path) == "busy"
         process.kill()
         process.wait()
+
+
+def test_runs_side_by_side_are_locked_one_by_one(tmp_path, monkeypatch):
+    """A sweep with another number of AGENTS puts them together in another way."""
+    first, second, third = (sweep.Ours("ppo_seeds.py", seed, tmp_path, "512") for seed in (1, 2, 3))
+    job = sweep.SideBySide([first, second])
+    for each in (job, first, second, third):
+        monkeypatch.setattr(each, "command", lambda: ["sleep", "60"])
+    process = sweep.start(job, tmp_path)
+    assert [sweep.start(run, tmp_path) for run in (first, second)] == ["busy", "busy"]
+    assert f"see {job.name}.log" in (tmp_path / "logs" / f"{first.name}.log").read_text()
+    free = sweep.start(third, tmp_path)
+    assert sweep.start(sweep.SideBySide([second, third]), tmp_path) == "busy"
+    for each in (process, free):
+        each.kill()
+        each.wait()
+
+
+def test_a_run_gets_one_signal(monkeypatch):
+    """A second one would end it without a checkpoint, and the update under way may take long."""
+
+    class Slow:
+        polls = signals = 0
+
+        def poll(self):
+            self.polls += 1
+            return 0 if self.polls > 3 else None
+
+        def terminate(self):
+            self.signals += 1
+
+        def wait(self, timeout=None):
+            if timeout is not None:
+                raise subprocess.TimeoutExpired("slow", timeout)
+
+    process = Slow()
+    sweep.stop([process])
+    assert process.signals == 1
+
+
+def test_lines_that_no_sweep_makes(tmp_path):
+    for line, why in (("ppo.py +", "must follow the +"), ("ppo.py --resume runs/x", "a line has no --resume")):
+        with pytest.raises(SystemExit, match=f"error: {re.escape(line)}.*{re.escape(why)}"):
+            sweep.Ours(line, 1, tmp_path)
+
+
+def test_a_script_with_recipes_is_replaced_as_a_whole(tmp_path):
+    """Another sweep may be reading it."""
+    run = sweep.Ours("ppo.py + without/core-9", 1, tmp_path)
+    text = run.file.read_text()
+    run.file.write_text("an older text")
+    os.link(run.file, tmp_path / "open elsewhere")
+    sweep.Ours("ppo.py + without/core-9", 1, tmp_path)
+    assert run.file.read_text() == text and (tmp_path / "open elsewhere").read_text() == "an older text"
+    assert [path.name for path in run.file.parent.glob("*.*")] == ["ppo+core-9.py"]
+
+
+def test_only_what_the_results_lack_is_collected(run, tmp_path):
+    """Of runs side by side that are done, one may be in the results alone."""
+    (tmp_path / "runs").mkdir()
+    run = run.rename(tmp_path / "runs" / run.name)
+    collect.collect([run], tmp_path / "results")
+    with_about(run, args={"seed": 2})
+    first, second = (sweep.Ours("ppo.py", seed, tmp_path, "2048", tmp_path / "results") for seed in (1, 2))
+    job = sweep.SideBySide([first, second])
+    assert first.run_folder() is None and job.done() and job.to_collect() == [run]
+    assert sweep.Ours("ppo.py", 2, tmp_path, "2048").to_collect() == []
 
 
 def test_a_sweep_reports_what_failed(tmp_path, monkeypatch, capsys):
@@ -243,6 +310,12 @@ def test_a_sweep_lists_its_runs(monkeypatch, capsys):
     monkeypatch.setenv("TASK", "3")
     sweep.main(lines)
     assert capsys.readouterr().out == f"{lines[0]} (seed 5)\n"
+    for task in ("6", "-1"):
+        monkeypatch.setenv("TASK", task)
+        with pytest.raises(SystemExit, match=f"TASK is {task}, and there are tasks 0 to 5"):
+            sweep.main(lines)
+    with pytest.raises(SystemExit, match="no experiment has the words ppo.py nix"):
+        sweep.main(lines, ["ppo.py", "nix"])
 
 
 def test_a_run_of_ppo2(tmp_path, monkeypatch, capsys):
@@ -343,7 +416,28 @@ def test_what_a_resume_changed(folder, tmp_path):
         with_about(run, f"run_{step:012}.json", args)
     about = collect.describe(run)
     assert about["options"] == {"gamma": "0.99, from step 1024 0.9", "total_timesteps": 2048}
-    assert sweep.Ours("ppo.py", 2, tmp_path, "2048").run() is None
+    assert sweep.Ours("ppo.py", 2, tmp_path, "2048").run_folder() is None
+
+
+def test_a_run_outside_of_git_has_no_commit():
+    """Not that of the files that the index has now."""
+    assert collect.commit_of({"commit": ""}, "ppo", collect.blob(ROOT / "ppo.py")) is None
+
+
+def test_a_command_can_be_typed():
+    about = {"script": "ppo", "env_id": "CartPole-v1", "seed": 1, "options": {"exp_name": "a b"}}
+    command = collect.command_of(about, {"exp_name": "a b"})
+    assert command == "python ppo.py --env-id CartPole-v1 --seed 1 --exp-name 'a b'"
+
+
+def test_a_shorter_run_does_not_replace_a_longer_one(run, tmp_path):
+    """Also where the longer one was added by another process meanwhile."""
+    family = tmp_path / "ours/ppo.json"
+    longer = collect.gathered(run)
+    shorter = longer._replace(about=longer.about | {"steps": 1024})
+    assert results.add(family, [shorter]) == [] and results.add(family, [longer]) == []
+    assert results.add(family, [shorter]) == [shorter]
+    assert [about["steps"] for about in results.read_list(family)] == [2048]
 
 
 def test_every_result_of_ours_names_its_commits():

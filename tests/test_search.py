@@ -65,7 +65,7 @@ def test_no_episode_ends(monkeypatch, tmp_path):
         made = folder / "runs" / "run"
         made.mkdir(parents=True)
         torch.save({"returns": []}, made / "checkpoint_000000000512.pt")
-        monkeypatch.setattr(program.sweep.Ours, "run", lambda run: made)
+        monkeypatch.setattr(program.sweep.Ours, "run_folder", lambda run: made)
         return "done"
 
     monkeypatch.setattr(program.sweep, "start", start)
