@@ -11,6 +11,7 @@ left out are named.
 
 import argparse
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,39 +24,49 @@ from benchmark.scores import compare, mean_and_deviation, p_value, scores, with_
 # Which runs there are
 
 
+class Names(NamedTuple):
+    """The names of an experiment, from the shortest on. Only the whole name is that of no other."""
+
+    script: str  # "my_ppo", the script or the --exp-name
+    without_steps: str  # "my_ppo --gamma 0.9"
+    whole: str  # "my_ppo --gamma 0.9 --total-timesteps 2048"
+
+
 def names_of(about):
-    """The names of a run's experiment: "my_ppo", "my_ppo --gamma 0.9", "my_ppo --gamma 0.9 --total-timesteps 2048"."""
+    """The Names of a run's experiment."""
     options = dict(about["options"])
-    name = options.pop("exp_name", about["script"])
-    words = [typed(option) for option in options.items()]
-    words_without_steps = [typed(option) for option in options.items() if option[0] != "total_timesteps"]
-    return name, " ".join([name, *words_without_steps]), " ".join([name, *words])
-
-
-def whole_name(about):
-    """The longest name of a run's experiment, which no other has."""
-    return names_of(about)[-1]
+    script = options.pop("exp_name", about["script"])
+    words = {name: typed((name, value)) for name, value in options.items()}
+    whole = " ".join([script, *words.values()])
+    words.pop("total_timesteps", None)
+    return Names(script, " ".join([script, *words.values()]), whole)
 
 
 def find_runs(folder):
     """(experiments, lines): {environment: {whole name: [(folder, about), ...]}}, and a line for each broken run."""
-    experiments, lines = {}, []
+    experiments = {}
+    lines = []
     for file in sorted(folder.glob("*/run.json")):
         about, why = attempt(describe, file.parent)
         if about is None:
             lines.append(why)
             continue
         named = experiments.setdefault(about["env_id"], {})
-        named.setdefault(whole_name(about), []).append((file.parent, about))
+        named.setdefault(names_of(about).whole, []).append((file.parent, about))
     return experiments, lines
 
 
 def choose(experiments, name):
-    """The whole name of the experiment that `name` means; SystemExit with a list of names where that is not clear."""
-    names = {whole: names_of(runs[0][1]) for whole, runs in experiments.items()}
+    """The whole name of the experiment that `name` means; SystemExit with a list of names where that is not clear.
+
+    experiments: {whole name: [(folder, about), ...]} of one environment."""
+    names = []
+    for runs in experiments.values():
+        _, about = runs[0]
+        names.append(names_of(about))
     ambiguous = False
-    for kind in (2, 1, 0):  # the longest names first
-        meant = [whole for whole in experiments if names[whole][kind] == name]
+    for kind in ("whole", "without_steps", "script"):
+        meant = [each.whole for each in names if getattr(each, kind) == name]
         if len(meant) == 1:
             return meant[0]
         ambiguous = ambiguous or len(meant) > 1
@@ -72,13 +83,16 @@ def read_runs(runs):
     """({seed: Run}, lines on what is left out) of [(folder, about), ...].
 
     Of two runs with one seed the longer counts, or else the newer."""
-    by_seed, lines = {}, []
+    by_seed = {}
+    lines = []
     for folder, about in runs:
         tables, why = attempt(read, folder, about)
         if tables is None:
             lines.append(why)
             continue
-        episodes, updates = ({name: np.array(column) for name, column in table.items()} for table in tables)
+        episodes, updates = tables
+        episodes = {name: np.array(column) for name, column in episodes.items()}
+        updates = {name: np.array(column) for name, column in updates.items()}
         run = Run(about | {"steps": int(updates["step"][-1])}, episodes, updates)
         seed = about["seed"]
         dropped = None
@@ -94,7 +108,8 @@ def read_runs(runs):
     texts = texts_of(by_seed.values())
     if len(texts) > 1:
         scripts = ", ".join(sorted({f"{run.about['script']}.py" for run in by_seed.values()}))
-        lines.append(f"note: {whole_name(runs[0][1])} was run with {len(texts)} different texts of {scripts}")
+        _, about = runs[0]
+        lines.append(f"note: {names_of(about).whole} was run with {len(texts)} different texts of {scripts}")
     return by_seed, lines
 
 
@@ -103,7 +118,8 @@ def texts_of(runs):
     hashes = set()
     for run in runs:
         hashes.add(run.about.get("source"))
-        hashes.update(text["source"] for text in run.about.get("resumed", []))
+        for text in run.about.get("resumed", []):
+            hashes.add(text["source"])
     return hashes
 
 
@@ -119,25 +135,32 @@ def score_at(run, step):
     return returns.mean() if reaches and len(returns) else None
 
 
+def scores_at(name, runs, step):
+    """(the scores of runs {seed: Run} after a step, float64 [runs], and a line for each run without one)."""
+    values = []
+    lines = []
+    for seed, run in runs.items():
+        value = score_at(run, step)
+        if value is None:
+            lines.append(f"left out after {step:,} steps: {name}, seed {seed}")
+        else:
+            values.append(value)
+    return np.array(values), lines
+
+
 def row(names, sides, step):
-    """(the cells of a step's row, a line for each run without a score there)."""
-    lines, both = [], []
-    for name, runs in zip(names, sides, strict=True):
-        found = []
-        for seed, run in runs.items():
-            value = score_at(run, step)
-            if value is None:
-                lines.append(f"left out after {step:,} steps: {name}, seed {seed}")
-            else:
-                found.append(value)
-        both.append(np.array(found))
-    first, second = both
-    cells = [f"{step:,}", *(with_count(mean_and_deviation(values), values) for values in both)]
-    if not len(first) or not len(second):
+    """(the cells of a step's row, a line for each run without a score there).
+
+    names: those of --a and --b; sides: the runs of each, {seed: Run}."""
+    a, lines = scores_at(names[0], sides[0], step)
+    b, more_lines = scores_at(names[1], sides[1], step)
+    lines += more_lines
+    cells = [f"{step:,}", with_count(mean_and_deviation(a), a), with_count(mean_and_deviation(b), b)]
+    if not len(a) or not len(b):
         return [*cells, "", "too few runs", ""], lines
-    difference = compare(second, first)
+    difference = compare(b, a)
     verdict = difference.verdict(names[1]) or "nothing to test by"
-    return [*cells, difference.text(first.mean()), verdict, p_value(difference.p)], lines
+    return [*cells, difference.text(a.mean()), verdict, p_value(difference.p)], lines
 
 
 def show(table):
@@ -148,7 +171,7 @@ def show(table):
 
 
 def draw_all(folder, experiments, lines):
-    """Draws all experiments, and prints their scores."""
+    """Draws all experiments, and prints their scores. Adds to `lines` what is left out, and why."""
     table = [["environment", "experiment", "steps", f"return of the last {WINDOW} episodes"]]
     panels = {}
     for env_id, named in experiments.items():
@@ -157,22 +180,24 @@ def draw_all(folder, experiments, lines):
             lines += more
             if not by_seed:
                 continue
-            one = Experiment(whole, env_id, {}, list(by_seed.values()), [])
+            # the whole name has the options in it, and there is no ppo2 beside it
+            one = Experiment(whole, env_id, options={}, ours=list(by_seed.values()), ppo2=[])
+            scored = {id(run) for run in one.done}  # two runs cannot be compared, as they hold arrays
             for run in one.ours:
-                if run not in one.done:
+                if id(run) not in scored:
                     lines.append(f"not in the score: {run.about['run']}, stopped at {run.about['steps']:,} steps")
             values = scores(one.done)
             table.append([env_id, whole, one.steps, with_count(mean_and_deviation(values), values)])
             panels.setdefault(env_id, []).append((whole, one.ours))
     if not panels:
-        raise SystemExit("\n".join([*lines, f"error: {folder} has no run that can be drawn"]))
+        raise SystemExit(f"error: {folder} has no run that can be drawn")
     show(table)
     together(panels, folder / "curves.svg")
     print(f"{folder / 'curves.svg'}: open it in a browser")
 
 
-def test(args, experiments, lines):
-    """Prints whether two experiments differ after each of the steps."""
+def compare_two(args, experiments, lines):
+    """Prints whether two experiments differ after each of the steps. Adds to `lines` what is left out, and why."""
     names = [args.a, args.b]
     experiments = experiments.get(args.env_id, {})
     wholes = [choose(experiments, name) for name in names]
@@ -184,7 +209,7 @@ def test(args, experiments, lines):
         sides.append(runs)
         lines += more
         if not runs:
-            raise SystemExit("\n".join([*lines, f"error: no run of {whole} can be read"]))
+            raise SystemExit(f"error: no run of {whole} can be read")
     steps = args.steps
     if not steps:  # as far as both go
         steps = [min(max(run.about["steps"] for run in runs.values()) for runs in sides)]
@@ -216,12 +241,14 @@ def main():
     if any(given) and not all(given):
         parser.error("a comparison needs --a, --b and --env-id")
     experiments, lines = find_runs(args.folder)
-    if any(given):
-        test(args, experiments, lines)
-    else:
-        draw_all(args.folder, experiments, lines)
-    for line in lines:
-        print(line)
+    try:
+        if any(given):
+            compare_two(args, experiments, lines)
+        else:
+            draw_all(args.folder, experiments, lines)
+    finally:  # after an error, too: the reason may be in them
+        for line in lines:
+            print(line)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ PICTURED = [
     ("ppo_procgen", "starpilot"),
     ("ppo_multidiscrete_mask", "MicrortsMining-v1"),
 ]
-# Options with which a run is still pictured as one of its script
+# The options that an experiment in the picture may have: they change the size or the speed of a run
 SAME_IDEA = {"total_timesteps", "bf16", "compile", "network", "num_envs"}
 METRICS = {
     "length": "episode length",
@@ -98,11 +98,13 @@ def read_games(results):
 
 def script_with_recipes(row, root):
     """The script of a row of games.csv, and its recipes as links; `root` is the way to the root of the checkout."""
-    script = re.search(r"[^\s+]+(?=\S*\.py)", row["command"])[0]  # ppo of "python ppo+normalization.py ..."
+    _, file, *_ = row["command"].split()  # "python ppo+normalization.py ..."
+    script = file.removesuffix(".py").partition("+")[0]
     links = []
-    for path in filter(None, row["recipe"].split(" + ")):
-        recipe = Path(path)
-        links.append(f"{recipe.parent.name} [{recipe.stem}]({root}{path})")
+    if row["recipe"]:
+        for path in row["recipe"].split(" + "):
+            recipe = Path(path)
+            links.append(f"{recipe.parent.name} [{recipe.stem}]({root}{path})")
     return f"`{script}.py` {', '.join(links)}".strip()
 
 
@@ -129,6 +131,8 @@ def tuned_table(results, tasks=(), root=""):
     for task in tasks or dict.fromkeys(row["task"] for row in rows):
         ours = [row for row in rows if row["task"] == task and row["who"] == "ours"]
         theirs = [row for row in rows if row["task"] == task and row["who"] == SB3]
+        if not ours:
+            raise SystemExit(f"error: {Path(results, 'tuned', 'games.csv')} has no run of ours of {task}")
         cells = [task, script_with_recipes(ours[0], root), short_steps(asked_steps(ours[0]))]
         cells.append(f"{np.median([float(row['minutes']) for row in ours]):.1f}")
         for side in (ours, theirs):
@@ -152,6 +156,7 @@ def with_scores(text, experiments, results, root=""):
             lines = time_to_score.table(time_to_score.read_rows())
         return "\n".join([begin, *lines, end])
 
+    # from <!-- NAME --> or <!-- tuned TASK ... --> to <!-- /NAME -->, over several lines
     return re.sub(r"(?s)(<!-- (scores|tuned|time to a score)(.*?) -->).*?(<!-- /.+? -->)", section, text)
 
 
@@ -171,7 +176,7 @@ def sides_of(experiment):
 def pictured(experiments):
     """The experiments of PICTURED, in its order; of those of a pair the one that came furthest."""
     found = {}
-    for one in experiments:
+    for one in experiments:  # experiments_of() puts the one that came furthest first
         if one.options.keys() <= SAME_IDEA:
             found.setdefault((one.script, one.env_id), one)
     return [found[pair] for pair in PICTURED if pair in found]
@@ -188,9 +193,10 @@ def picture(experiments, path):
             plot(axes, sides_of(one))
             if one.published is not None and not one.ppo2:
                 line = {"color": COLORS["ppo2"], "linestyle": "--", "linewidth": 1.2}
-                axes.axhline(one.published[0], **line, label="ppo2, published")
-            options = " ".join(["", *one.words("total_timesteps")])
-            title = textwrap.fill(f"{one.script}.py{options}, {one.steps}", 40)
+                mean, _ = one.published
+                axes.axhline(mean, **line, label="ppo2, published")
+            words = [f"{one.script}.py", *one.words("total_timesteps")]
+            title = textwrap.fill(f"{' '.join(words)}, {one.steps}", 40)
             axes.set_title(f"{one.env_id}\n{title}", linespacing=1.3)
             axes.legend(frameon=False, fontsize=7.5)
         figure.supxlabel("steps", fontsize=8.5, color=GRAY)
@@ -204,6 +210,7 @@ def charts(experiment, path):
     sides = sides_of(experiment)
 
     def draw(figure):
+        # two rows of returns, over half the width each, and two rows of four metrics
         grid = figure.add_gridspec(4, 4)
         returns = [(grid[:2, :2], "step", "steps"), (grid[:2, 2:], "seconds", "minutes of training")]
         for place, axis, label in returns:

@@ -543,6 +543,8 @@ def test_tuned_tasks_have_their_intervals(tmp_path):
         recipes = "with [x](../recipes/with/x.diff), without [y](../recipes/without/y.diff)"
         cells = ["CartPole-v1", f"`ppo.py` {recipes}", steps, "0.6", "490 [465, 515]", "3", "470", "1"]
         assert last == f"| {' | '.join([*cells, '500 (100k)', solved])} |"
+    with pytest.raises(SystemExit, match="no run of ours of Acrobot-v1"):
+        report.tuned_table(tmp_path, ["Acrobot-v1"])
 
 
 def test_games_after_training_replace_a_row(run, tmp_path, monkeypatch):
@@ -642,6 +644,8 @@ def test_experiments_of_a_folder(run, tmp_path, capsys, monkeypatch):
         copy_of(run, folder, "my_ppo", seed)
     copy_of(run, folder, "my_ppo", 2, threads=2)
     [path.unlink() for path in copy_of(run, folder, "my_ppo", 3).glob("*.pt")]
+    (folder / "broken").mkdir()
+    (folder / "broken/run.json").write_text("{")
 
     def start(*words):
         monkeypatch.setattr(sys, "argv", ["compare", str(folder), *words])
@@ -653,6 +657,8 @@ def test_experiments_of_a_folder(run, tmp_path, capsys, monkeypatch):
     assert heading.startswith("CartPole-v1, ppo --total-timesteps 2048 (a) and my_ppo --total-timesteps 2048 (b): ")
     assert titles.split()[:4] == ["after", "steps", "ppo", "my_ppo"] and first.startswith("1,024 ")
     assert "(2)" in second and second.endswith("nothing to test by")
+    broken, *lines = lines
+    assert broken.startswith(f"left out: {folder}/broken: JSONDecodeError")
     assert lines == [
         f"left out: {folder}/CartPole-v1__my_ppo__2__: seed 2 is there twice",
         f"left out: {folder}/CartPole-v1__my_ppo__3__: no checkpoint of an update",
@@ -661,6 +667,7 @@ def test_experiments_of_a_folder(run, tmp_path, capsys, monkeypatch):
     for name, said in (("nix", "is none of"), ("ppo", "the same experiment")):
         with pytest.raises(SystemExit, match=said):
             start(*pair, name)
+        assert "broken: JSONDecodeError" in capsys.readouterr().out  # it may be the reason
     lines = start()
     assert sum(line.startswith("CartPole-v1 ") for line in lines) == 3 and str(folder / "curves.svg") in "".join(lines)
     assert (folder / "curves.svg").read_text().count(", 2 runs</text>") == 3
