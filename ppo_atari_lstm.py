@@ -547,7 +547,8 @@ def train(args, run):
     return agent
 
 
-# That was PPO. The rest is the same in every script and serves the run: options, folder, log, progress, checkpoints.
+# That was PPO. The rest serves the run: options, folder, log, progress, checkpoints. Up to the end of main() it is the
+# same in every script.
 
 # The signals after which a run saves a checkpoint and ends. Slurm can send the last two before a job's time is up.
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
@@ -563,6 +564,7 @@ def check_options(args):
     """Ends the program if an integer among the options is too small."""
     for name, value in vars(args).items():
         smallest = 0 if name in MAY_BE_ZERO else 1
+        # type(), as isinstance() also takes a bool for an int
         if type(value) is int and value < smallest:
             sys.exit(f"error: --{name.replace('_', '-')} {value}: the smallest possible value is {smallest}")
 
@@ -592,6 +594,8 @@ def is_intact(data):
 
 def load_checkpoint(path):
     """The state in a checkpoint, or in the newest intact one of a run's folder. Runs no code from it."""
+    if not path.exists():
+        sys.exit(f"error: --resume {path}: there is no such file or folder")
     files = [path] if path.is_file() else reversed(checkpoint_files(path))
     for file in files:
         data = file.read_bytes()  # an OSError ends the run: it does not mean that the file is damaged
@@ -600,7 +604,7 @@ def load_checkpoint(path):
             if state is not None:
                 return state
         print(f"{file} is damaged")
-        if file != path:
+        if file != path:  # a file that was named keeps its name
             file.rename(file.with_suffix(".damaged"))
     sys.exit(f"error: --resume {path}: there is no intact checkpoint")
 
@@ -626,6 +630,7 @@ def resumed_args(args, state):
     names = (vars(args).keys() & state["args"].keys()) - NOT_RESUMED
     saved = {name: state["args"][name] for name in names}
     saved_env_id = saved.pop("env_id")
+    # The command line is parsed a second time: an option that it does not name now takes the checkpoint's value.
     default = dataclasses.replace(args, **saved, env_id="")  # stays "" if the command line names no environment
     args = tyro.cli(Args, description=__doc__, default=default)
     if args.env_id == "":
@@ -640,7 +645,7 @@ def new_folder(args):
     defaults = {field.name: field.default for field in dataclasses.fields(args)}
     options = {name: value for name, value in vars(args).items() if name not in NOT_IN_NAME}
     changed = ",".join(f"{name}={value}" for name, value in options.items() if value != defaults[name])
-    if len(changed) > 100:  # names of folders may have 255 characters
+    if len(changed) > 100:  # a folder's name may have 255 characters, with the other words
         changed = changed[:100].rpartition(",")[0]
     words = [args.env_id, args.exp_name, str(args.seed), changed, time.strftime("%Y%m%d-%H%M%S")]
     name = re.sub(r"[^\w.+=,-]", "-", "__".join(word for word in words if word))
@@ -671,13 +676,15 @@ class Run:
     """A run of the script: its folder, log, progress bar and checkpoints."""
 
     def __init__(self, args):
-        """Prepares a run. If args.resume is a folder, it goes on there; if it is a checkpoint, a new run begins there.
+        """Prepares a new run, or one that continues.
 
-        A new run has no folder before start(), unless it records videos, so that wrong options leave none behind."""
+        If args.resume is the folder of a run, this run continues in that folder. If args.resume is a checkpoint, a new
+        run, in a folder of its own, begins with the checkpoint's parts. A new run has no folder before start(), unless
+        it records videos, so that wrong options leave none behind."""
         self.script = Path(__file__).resolve()
         self.lock = None
-        self.resumed = args.resume is not None and Path(args.resume).is_dir()  # goes on in the same folder
-        if self.resumed:
+        self.continues_folder = args.resume is not None and Path(args.resume).is_dir()
+        if self.continues_folder:
             self.folder = Path(args.resume)
             self.lock_folder()
         state = {"global_step": 0, "returns": [], "parts": None}
@@ -685,32 +692,39 @@ class Run:
             state = load_checkpoint(Path(args.resume))
             args = resumed_args(args, state)
         check_options(args)
-        if self.resumed:
+        if self.continues_folder:
             saved_run = (state["script"], state["args"]["env_id"])
             if (self.script.name, args.env_id) != saved_run:
-                sys.exit(f"error: --resume {args.resume}: this is a run of {saved_run[0]} on {saved_run[1]}")
+                text = f"this is a run of {saved_run[0]} on {saved_run[1]}, not of {self.script.name} on {args.env_id}"
+                sys.exit(f"error: --resume {args.resume}: {text}")
         else:
             self.folder = new_folder(args)
 
         self.args = args
         self.saved = state["parts"]
-        self.returns = state["returns"] if self.resumed else []  # of the last 100 episodes
+        self.returns = []  # of the last 100 episodes
         self.global_step = state["global_step"]
-        # The step at which the run began: updates are counted from there, and schedules begin there. A new run from a
-        # checkpoint begins at the checkpoint's step.
-        self.first_step = state.get("first_step", 0) if self.resumed else self.global_step
+        # The step at which the run began: 0, or the step of the checkpoint that a new run began with.
+        self.first_step = self.global_step
+        if self.continues_folder:
+            self.returns = state["returns"]
+            self.first_step = state.get("first_step", 0)
         self.batch_size = args.num_envs * args.num_steps
-        # Where a resume has another batch size, this rounds down.
-        self.updates_done = (self.global_step - self.first_step) // self.batch_size
-        self.num_updates = self.updates_done + (args.total_timesteps - self.global_step) // self.batch_size
-        if self.num_updates <= self.updates_done:
-            text = f"no rollout of {self.batch_size} steps fits from step {self.global_step} to --total-timesteps"
-            end = self.global_step + self.batch_size
-            sys.exit(f"error: {text} {args.total_timesteps}; {end} or more are needed")
+        self.count_updates()
         self.started = False
         self.stopping = False
         self.exit_status = 0
-        self.episodes_logged = 0
+        self.episodes_in_update = 0
+
+    def count_updates(self):
+        """Counts the updates from first_step, where schedules begin as well; ends the program if none is left."""
+        # Where a resume has another batch size, this rounds down.
+        self.updates_done = (self.global_step - self.first_step) // self.batch_size
+        self.num_updates = self.updates_done + (self.args.total_timesteps - self.global_step) // self.batch_size
+        if self.num_updates <= self.updates_done:
+            text = f"no rollout of {self.batch_size} steps fits from step {self.global_step} to --total-timesteps"
+            end = self.global_step + self.batch_size
+            sys.exit(f"error: {text} {self.args.total_timesteps}; {end} or more are needed")
 
     def lock_folder(self):
         """Keeps other processes from writing to this run; creates the folder of a new one."""
@@ -733,13 +747,14 @@ class Run:
 
             run_id = re.sub(r"[^\w-]", "-", self.folder.resolve().name)[-128:]
             wandb.init(id=run_id, resume="allow", sync_tensorboard=True, config=vars(self.args))
+        # purge_step hides what an earlier process logged after the checkpoint
         self.writer = SummaryWriter(self.folder, purge_step=self.global_step + 1)
         atexit.register(self.writer.close)
-        if not self.resumed:
+        if not self.continues_folder:
             state = self.save()
-        if self.saved is None:
-            self.saved = state["parts"]
-            self.restore()  # a part that cannot be saved and loaded fails here
+            if self.saved is None:  # an entirely new run: a part that cannot be saved and loaded fails here
+                self.saved = state["parts"]
+                self.restore()
         self.write_about(device)
         self.started = True
         print(f"{self.folder}: training on {device}; Ctrl-C stops, --resume {self.folder} continues", flush=True)
@@ -749,10 +764,10 @@ class Run:
 
         In a new run from a checkpoint, a part that the checkpoint lacks keeps its state."""
         states = {name: part.state_dict() for name, part in self.parts.items()}
-        if not self.resumed:
+        if not self.continues_folder:
             for name in states.keys() - self.saved.keys():  # such as an agent of agents/, without optimizer
                 print(f"{self.args.resume} has no {name}: it starts anew")
-            self.saved = {name: self.saved.get(name, state) for name, state in states.items()} | self.saved
+            self.saved = states | self.saved
         if state_keys(self.saved) != state_keys(states):
             differing = sorted(set(state_keys(self.saved)) ^ set(state_keys(states)))
             if ("optimizer", "param_groups") in differing:
@@ -766,7 +781,7 @@ class Run:
 
     def write_about(self, device):
         """Copies the script, and writes run.json; a resume gives both its step."""
-        suffix = f"_{self.global_step:012}" if self.resumed else ""
+        suffix = f"_{self.global_step:012}" if self.continues_folder else ""
         about = {
             "script": self.script.name,
             "command": sys.argv,
@@ -791,15 +806,21 @@ class Run:
             with contextlib.suppress(OSError):
                 os.write(2, b"\nstopping after this update; the same signal again ends the run at once\n")
 
+    def start_clock(self):
+        """Remembers when, and at which step, the updates of this process begin, for the steps per second."""
+        self.start_time = time.monotonic()
+        self.start_step = self.global_step
+
     def updates(self):
         """Yields the numbers of the updates, 1 to num_updates in a new run; shows the progress, and saves where due."""
+        self.start_clock()
         total = self.args.total_timesteps
-        with tqdm(total=total, initial=self.global_step, unit=" steps", unit_scale=True, mininterval=1) as self.bar:
+        with tqdm(total=total, initial=self.global_step, unit=" steps", unit_scale=True, mininterval=1) as bar:
             for update in range(self.updates_done + 1, self.num_updates + 1):
-                yield update
+                yield update  # here train() makes its rollout and its update
                 mean = np.mean(self.returns) if self.returns else math.nan
-                self.bar.set_postfix_str(f"return {mean:.4g}", refresh=False)
-                self.bar.update(self.batch_size)
+                bar.set_postfix_str(f"return {mean:.4g}", refresh=False)
+                bar.update(self.batch_size)
                 due = self.args.save_every > 0 and update % self.args.save_every == 0
                 last = update == self.num_updates
                 stopping = self.stopping  # read once, as a signal may change it between two lines
@@ -807,6 +828,8 @@ class Run:
                     self.save()
                 if stopping:
                     break
+        if last:
+            self.exit_status = 0  # the run is complete, even if a signal came in its last update
         hint = f"python enjoy.py {self.folder} plays" if last else f"--resume {self.folder} continues"
         print(f"saved {checkpoint_files(self.folder)[-1]}; {hint}", flush=True)
 
@@ -817,16 +840,17 @@ class Run:
         for i in np.flatnonzero(final_info.get("_episode", [])):  # the environments in which a whole episode ended
             episode_return = float(final_info["episode"]["r"][i])
             self.returns = [*self.returns[-99:], episode_return]
-            self.episodes_logged += 1
-            if self.episodes_logged <= math.ceil(self.batch_size / 5):  # very short ones would flood the log
+            self.episodes_in_update += 1
+            # at most one episode for five steps: shorter ones would make the log larger than all else
+            if self.episodes_in_update <= math.ceil(self.batch_size / 5):
                 self.writer.add_scalar("charts/episodic_return", episode_return, self.global_step)
                 self.writer.add_scalar("charts/episodic_length", final_info["episode"]["l"][i], self.global_step)
 
     def log_update(self, scalars):
         """Logs the scalars of an update; ends the run if a loss or the gradient norm is not finite."""
-        self.episodes_logged = 0
-        seconds = self.bar.format_dict["elapsed"]
-        scalars["charts/SPS"] = (self.global_step - self.bar.initial) / seconds
+        self.episodes_in_update = 0
+        seconds = time.monotonic() - self.start_time
+        scalars["charts/SPS"] = (self.global_step - self.start_step) / seconds
         for name, scalar in scalars.items():
             self.writer.add_scalar(name, scalar, self.global_step)
             if name.endswith(("loss", "norm")) and not math.isfinite(scalar):
@@ -888,16 +912,18 @@ def end_processes_of_worker():
             process.kill()
 
 
-def main(make_run=Run):
-    """Trains with the options of the command line; after a stop, exits with 128 + the signal's number."""
+def main(create_run=Run):
+    """Trains with the options of the command line; after a stop, exits with 128 + the signal's number.
+
+    create_run: makes the run from the options."""
     if sys.stdout is None:  # some launchers close it
         sys.stdout = open(os.devnull, "w")
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")
     args = tyro.cli(Args, description=__doc__)
-    if make_run is Run:  # another make_run knows about launchers
+    if create_run is Run:  # other functions know about launchers
         check_single_process()
-    run = make_run(args)
+    run = create_run(args)
     for number in signal_numbers():
         signal.signal(number, run.stop)
     try:

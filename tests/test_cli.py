@@ -91,7 +91,7 @@ def test_a_resume_of_something_else(tmp_path):
         (other, "", "this is a run of ppo_atari.py"),
         (run, " --env-id Acrobot-v1", "this is a run of ppo.py on CartPole-v1"),
         (run.parent, "", "there is no intact checkpoint"),
-        (run / "missing", "", "there is no intact checkpoint"),
+        (run / "missing", "", "there is no such file or folder"),
     ):
         with pytest.raises(SystemExit, match=f"^error: --resume .*: {reason}"):
             train(PPO, f"--resume {path}{options} --total-timesteps 1024", tmp_path)

@@ -341,8 +341,9 @@ def test_parts_that_do_not_fit(tmp_path):
 
 def test_another_number_of_environments(tmp_path):
     """The run ends with the last whole rollout; the speed counts the steps of this process alone."""
-    run, shown = train(CLOCK.replace("384", "128"), tmp_path), ppo.tqdm.format_dict.fget
-    with patched((ppo.tqdm, "format_dict", property(lambda bar: shown(bar) | {"elapsed": 10.0}))):
+    run = train(CLOCK.replace("384", "128"), tmp_path)
+    times = iter([5.0, 15.0, 15.0, 15.0])  # of the first update's begin, and of each update's end
+    with patched((ppo, "time", SimpleNamespace(monotonic=lambda: next(times)))):
         train(f"--resume {run} --num-envs 5 --total-timesteps 400", tmp_path)  # three rollouts of 80 steps fit
     assert steps_of(run) == [32, 64, 96, 128, 208, 288, 368] and checkpoint(run)["global_step"] == 368
     assert scalars(run)["charts/SPS"][-3:] == [(208, 8), (288, 16), (368, 24)]
@@ -399,6 +400,22 @@ def test_a_signal_before_the_start_ends_the_program_at_once(number, tmp_path):
     with patched((ppo, "make_envs", make_envs)), pytest.raises(SystemExit) as end:
         in_process.train(PPO, "", tmp_path)
     assert end.value.code == 128 + number and not (tmp_path / "runs").exists()
+
+
+def test_a_signal_in_the_last_update_leaves_a_complete_run(tmp_path):
+    """Its exit status is 0, as there is nothing to continue."""
+    log_update = ppo.Run.log_update
+
+    def stopped(run, scalars):
+        log_update(run, scalars)
+        if run.global_step == 384:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with patched((ppo.Run, "log_update", stopped)):
+        assert checkpoints(train(CLOCK, tmp_path))[-1] == 384
+    with patched((ppo.Run, "log_update", stopped)), pytest.raises(SystemExit) as end:
+        train(CLOCK.replace("384", "416"), tmp_path)
+    assert end.value.code == 128 + signal.SIGTERM
 
 
 # A program for another process: ppo.py, whose workers begin as on Windows, and inherit no handlers of signals
@@ -603,6 +620,13 @@ def test_a_closed_stream_ends_no_run(closed, tmp_path):
     command = f"exec {sys.executable} {ppo.__file__} {PPO.tiny} {closed}"
     assert subprocess.run(["bash", "-c", command], cwd=tmp_path, timeout=PATIENCE).returncode == 0
     assert checkpoint(run_files.newest_run(tmp_path))["global_step"] == 512
+
+
+def test_a_run_without_progress_bar(tmp_path):
+    """The steps per second do not need it."""
+    status, _, errors = finish(start([ppo.__file__, *PPO.tiny.split()], tmp_path, TQDM_DISABLE="1"))
+    assert status == 0 and not errors, errors
+    assert all(speed > 0 for _, speed in scalars(run_files.newest_run(tmp_path))["charts/SPS"])
 
 
 @pytest.mark.slow
