@@ -110,7 +110,7 @@ class EnvPool(gym.vector.VectorEnv):
         if args.machado:
             options = {"repeat_action_probability": 0.25, "full_action_space": True, "episodic_life": False}
         self.make = partial(envpool.make_gymnasium, args.env_id, num_envs=args.num_envs, stack_num=1, **options)
-        self.pool = self.make(seed=args.seed % 2**31)
+        self.pool = self.make(seed=args.seed % 2**31)  # reset() replaces it
         self.num_envs = args.num_envs
         self.single_action_space = self.pool.action_space
         self.single_observation_space = gym.spaces.Box(0, 255, (84, 84, args.frame_stack), np.uint8)
@@ -136,7 +136,7 @@ class EnvPool(gym.vector.VectorEnv):
         done = terminated | truncated
         if done.any():
             infos["final_obs"] = np.stack(self.frames, axis=-1)
-            game_over = (info["terminated"] == 1) | truncated
+            game_over = (info["terminated"] == 1) | truncated  # `terminated` is also true at the end of a life
             episode = {"r": self.scores.copy(), "l": self.lengths.copy()}
             infos["final_info"] = {"episode": episode, "_episode": game_over}
             self.scores[game_over] = 0
@@ -167,6 +167,7 @@ def make_envs(args, folder=None):
         sys.exit(f"error: EnvPool has no Atari game {args.env_id}; it has {near}")
     envs = EnvPool(args)
     if args.capture_video and folder is not None:
+        # of the episodes 0, 1, 8, 27, ..., 1000, 2000, ..., the first steps
         videos = folder / time.strftime("videos-%Y%m%d-%H%M%S")
         envs = gym.wrappers.vector.RecordVideo(envs, videos, record_first_only=True, video_length=1500)
     return envs
@@ -182,7 +183,7 @@ class Categorical:
         """Actions, int64 [B], drawn by the Gumbel-max trick (common/distributions.py)."""
         # [aux 2] each rank draws the noise of all ranks, so that actions are those of one process
         noise = self.logits.new_empty(ranks, *self.logits.shape).exponential_(generator=generator)
-        return (self.logits - noise[rank].log()).argmax(-1)  # [aux 2]
+        return (self.logits - noise[rank].log()).argmax(-1)  # [aux 2] -log of exponential noise is Gumbel noise
 
     def mode(self):
         """The most likely actions, int64 [B]."""
@@ -342,6 +343,8 @@ class RMSprop:
     def load_state_dict(self, state):
         """Restores the state of `state_dict`."""
         for name, tensor in self.state_dict().items():
+            if state[name].shape != tensor.shape:  # copy_() would repeat a smaller tensor
+                raise RuntimeError(f"{name} has the shape {list(state[name].shape)}, not {list(tensor.shape)}")
             tensor.copy_(state[name])
 
 
@@ -354,17 +357,19 @@ def rmsprop_step(optimizer, gradients, learning_rate):
         parameter -= learning_rate * gradient / (square.sqrt() + 0.01)
 
 
-def gather(part):
-    """[aux 2] The `part` of every rank, in rank order."""
+def all_gather(value):
+    """[aux 2] The `value` of every rank, in rank order."""
     if not dist.is_initialized():
-        return [part]
-    parts = [None] * dist.get_world_size()
-    dist.all_gather_object(parts, part)
-    return parts
+        return [value]
+    values = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
 
 
 def sum_over_ranks(tensors, share):
-    """[aux 2] Replaces tensors by their sums over the ranks, each rank's multiplied by its `share` of the minibatch."""
+    """[aux 2] Replaces tensors by their sums over the ranks, each rank's multiplied by its `share` of the minibatch.
+
+    So means over the rows of each rank become means over the rows of all."""
     if not dist.is_initialized():
         return
     flat = torch.cat([tensor.flatten() for tensor in tensors])
@@ -373,6 +378,23 @@ def sum_over_ranks(tensors, share):
     sums = flat.split([tensor.numel() for tensor in tensors])
     for tensor, total in zip(tensors, sums, strict=True):
         tensor.copy_(total.view_as(tensor))
+
+
+def ended_episodes(infos):
+    """[aux 2] The returns and the lengths of the episodes that ended in a step, in the order of the environments."""
+    final_info = infos.get("final_info", {})
+    if "episode" not in final_info:
+        return [], []
+    ended = final_info["_episode"]
+    return final_info["episode"]["r"][ended], final_info["episode"]["l"][ended]
+
+
+def joined_episodes(ends):
+    """[aux 2] The infos of a step in which the episodes of several `ended_episodes` ended."""
+    returns = np.concatenate([part_of_returns for part_of_returns, _ in ends])
+    lengths = np.concatenate([part_of_lengths for _, part_of_lengths in ends])
+    ended = np.full(len(returns), True)
+    return {"final_info": {"_episode": ended, "episode": {"r": returns, "l": lengths}}}
 
 
 def gradient_step(agent, optimizer, minibatch, args):
@@ -417,11 +439,12 @@ def train(args, run):
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.allow_tf32 = args.tf32
     torch.backends.cuda.matmul.allow_tf32 = args.tf32
-    # [cleanba 1] each thread has an equal part of the environments; below, N and args.num_envs mean this part
+    # [cleanba 1] each thread of each rank has an equal part of the environments
     rank = dist.get_rank() if dist.is_initialized() else 0
     ranks = dist.get_world_size() if dist.is_initialized() else 1
     if args.num_envs % (ranks * args.actor_threads):
         sys.exit(f"error: --num-envs {args.num_envs} is not a multiple of {ranks} ranks x {args.actor_threads} threads")
+    # [cleanba 1] from here on, N and args.num_envs are those of one thread; run.batch_size counts the steps of all
     args = dataclasses.replace(args, num_envs=args.num_envs // (ranks * args.actor_threads))
     if args.num_envs % args.num_minibatches:  # [impala 4]
         sys.exit(f"error: {args.num_envs} environments a thread do not divide into {args.num_minibatches} minibatches")
@@ -444,13 +467,16 @@ def train(args, run):
         take_step = torch.compile(gradient_step)
     # Pass here what a resume must restore: objects with load_state_dict() and state_dict(), whose keys must not change.
     run.start(device, agent=agent, optimizer=optimizer)
-    # Noise and permutations come from a generator of the run's own, as an environment may seed torch's.
-    generator = torch.Generator(device).manual_seed(torch.randint(2**62, ()).item())
+    # The noise of actions and the permutations have a generator of their own, as an environment may seed torch's.
+    # [aux 2] All ranks must draw the same numbers, so they take the seed of rank 0.
+    generator_seed = all_gather(torch.randint(2**62, ()).item())[0]
+    generator = torch.Generator(device).manual_seed(generator_seed)
     with contextlib.ExitStack() as stack:  # [cleanba 7] the threads end with the learner, also after an error
         submits = []
         for i in range(args.actor_threads):
             # [cleanba 5] a generator for each thread; without overlap, thread 0 has the learner's, as in ppo_atari.py
-            actor_generator = torch.Generator(actor_device).manual_seed(torch.randint(2**62, ()).item())
+            actor_seed = all_gather(torch.randint(2**62, ()).item())[0]
+            actor_generator = torch.Generator(actor_device).manual_seed(actor_seed)
             if i == 0 and not args.concurrency and args.actor_device is None:
                 actor_generator = generator
             seed = args.seed + run.global_step + (i * ranks + rank) * args.num_envs
@@ -470,7 +496,7 @@ def make_rollouts(args, envs, seed, device, generator, rank, ranks):
     stream = backend.Stream(device)  # [cleanba 6]
     rollout_made = None  # [cleanba 1]
     next_obs, _ = envs.reset(seed=seed)  # [cleanba 1]
-    next_done = np.zeros(args.num_envs, dtype=bool)
+    next_done = np.zeros(args.num_envs, dtype=bool)  # before the first step, no episode has ended
 
     while True:  # [cleanba 1]
         started = time.perf_counter()  # [cleanba 9]
@@ -480,10 +506,10 @@ def make_rollouts(args, envs, seed, device, generator, rank, ranks):
         steps = []
         rewards = np.zeros((args.num_steps, args.num_envs), dtype=np.float32)
         dones = np.zeros((args.num_steps, args.num_envs), dtype=bool)
-        ends = []  # [cleanba 3] of episodes: for each step (ended, returns, lengths)
+        ends = []  # [cleanba 3] for each step, the returns and the lengths of the episodes that ended
         with torch.no_grad(), torch.autocast(device.type, enabled=False), backend.stream(stream):  # [cleanba 6]
             for t in range(args.num_steps):
-                obs = torch.from_numpy(next_obs).to(device)
+                obs = torch.from_numpy(next_obs).to(device)  # needs no copy: each step() returns a new array
                 policy, *_ = agent(obs)  # [impala 3] only the learner uses values
                 action = policy.sample(generator, rank, ranks)  # [aux 2]
                 step = dict(obs=obs, actions=action, logprobs=policy.log_prob(action))  # [impala 3]
@@ -499,8 +525,7 @@ def make_rollouts(args, envs, seed, device, generator, rank, ranks):
                         final_obs = torch.from_numpy(np.stack(infos["final_obs"][cut])).to(device)
                         _, final_value, *_ = agent(final_obs)
                         rewards[t, cut] += args.gamma * final_value.cpu().numpy()
-                final_info = infos.get("final_info", {"_episode": [], "episode": {"r": [], "l": []}})  # [cleanba 3]
-                ends.append((final_info["_episode"], final_info["episode"]["r"], final_info["episode"]["l"]))
+                ends.append(ended_episodes(infos))  # [cleanba 3]
 
         # [impala 3] the learner computes values, also of the next observation
         rollout = {name: torch.stack([step[name] for step in steps]) for name in steps[0]}  # each [M, N, ...]
@@ -514,7 +539,7 @@ def make_rollouts(args, envs, seed, device, generator, rank, ranks):
 def learn(args, run, device, agent, optimizer, take_step, generator, submits, actor_device, rank, ranks):
     """[cleanba 1] Trains on the rollouts that the actors make in other threads."""
     pending = []  # [cleanba 2] pairs of an agent's version and the futures of its rollouts
-    for update in run.updates():
+    for update in run.updates():  # which also saves checkpoints between updates, and ends a run that is stopped
         # [core 4] [impala 5] annealing of the learning rate
         remaining = 1.0 - (update - 1.0) / run.num_updates
         learning_rate = args.learning_rate * (remaining if args.anneal_lr else 1.0)
@@ -536,9 +561,8 @@ def learn(args, run, device, agent, optimizer, take_step, generator, submits, ac
 
         # [cleanba 3] the threads' columns side by side, and the ends of their episodes
         rollout = {name: torch.cat([each[name].to(device) for each in rollouts], dim=1) for name in rollouts[0]}
-        for ends_of_step in zip(*ends, strict=True):
-            ended, episode_returns, lengths = (np.concatenate(column) for column in zip(*ends_of_step, strict=True))
-            run.log_step({"final_info": {"_episode": ended, "episode": {"r": episode_returns, "l": lengths}}})
+        for ends_of_step in zip(*ends, strict=True):  # of all threads
+            run.log_step(joined_episodes(ends_of_step))
 
         stats = []
         for i in range(args.num_minibatches):  # [impala 4] of k minibatches, i has environments i, i + k, i + 2k, ...
@@ -644,12 +668,13 @@ def resumed_args(args, state):
     saved_env_id = saved.pop("env_id")
     # The command line is parsed a second time: an option that it does not name now takes the checkpoint's value.
     default = dataclasses.replace(args, **saved, env_id="")  # stays "" if the command line names no environment
-    args = tyro.cli(Args, description=__doc__, default=default)
-    if args.env_id == "":
+    resumed = tyro.cli(Args, description=__doc__, default=default)
+    resumed = dataclasses.replace(resumed, resume=args.resume)  # which the command line need not name
+    if resumed.env_id == "":
         if ":" in saved_env_id:  # gymnasium would import the module
             sys.exit(f"error: --resume {args.resume}: add --env-id {saved_env_id} if you trust this module")
-        args = dataclasses.replace(args, env_id=saved_env_id)
-    return args
+        resumed = dataclasses.replace(resumed, env_id=saved_env_id)
+    return resumed
 
 
 def new_folder(args):
@@ -948,26 +973,31 @@ def main(create_run=Run):
     sys.exit(run.exit_status)
 
 
+# [aux 2] The rest makes one run of several ranks: rank 0 does what a Run does, and the others follow it.
+
+
 class RankRun(Run):
     """[aux 2] The run on one rank of torchrun. Rank 0 has the folder, log and progress bar; all ranks stop together."""
 
     def __init__(self, args):
-        self.rank = dist.get_rank()
-        if self.rank == 0:
+        rank = dist.get_rank()
+        fields = {}
+        if rank == 0:
             super().__init__(continued_args(args))
-        fields = {name: value for name, value in vars(self).items() if name not in ("rank", "lock")}
-        for name, value in gather(fields)[0].items():  # every rank takes those of rank 0; a lock cannot be sent
+            fields = {name: value for name, value in vars(self).items() if name != "lock"}  # a lock cannot be sent
+        for name, value in all_gather(fields)[0].items():  # every rank takes the fields of rank 0
             setattr(self, name, value)
-        self.torchrun = os.getppid()  # the process of torchrun on this machine
+        self.rank = rank
+        self.torchrun_pid = os.getppid()  # if torchrun ends, this process gets another parent
         self.stop_asked = False
-        self.ends = []  # of episodes: for each step since the last update (ended, returns, lengths)
+        self.ends = []  # for each step since the last update, the returns and the lengths of the episodes that ended
 
     def start(self, device, **parts):
         """Starts the run on rank 0, and gives its state to the parts of all ranks."""
         if self.rank == 0:
             super().start(device, **parts)
             (self.folder / "rdzv-id").write_text(os.environ["TORCHELASTIC_RUN_ID"])
-        saved = gather(self.saved)[0]
+        saved = all_gather(self.saved)[0]
         for name, part in parts.items():
             part.load_state_dict(saved[name])
         self.started = True
@@ -976,9 +1006,13 @@ class RankRun(Run):
         """Ends the run: at once if it has not started, else all ranks after the update.
 
         Ctrl-C comes twice, as torchrun passes it on, and counts once. The exit status of a run that has started stays
-        0, as torchrun would restart ranks that fail."""
+        0, as torchrun would restart ranks that fail. torchrun kills ranks that have not ended after 30 seconds, or
+        after those of its TORCH_ELASTIC_SHUTDOWN_TIMEOUT."""
         if not self.started:
             sys.exit(128 + number)
+        if self.rank == 0 and not self.stop_asked:
+            with contextlib.suppress(OSError):  # os.write, as in Run.stop()
+                os.write(2, b"\nstopping after this update; torchrun may kill ranks that take more than 30 seconds\n")
         self.stop_asked = True
 
     def updates(self):
@@ -992,31 +1026,31 @@ class RankRun(Run):
                     break
 
     def log_step(self, infos):
-        """Keeps the ends of episodes in a step for log_update()."""
-        final_info = infos.get("final_info", {"_episode": [], "episode": {"r": [], "l": []}})
-        episode = final_info["episode"]
-        self.ends.append((final_info["_episode"], episode["r"], episode["l"]))
+        """Keeps the episodes that ended in a step for log_update()."""
+        self.ends.append(ended_episodes(infos))
 
     def log_update(self, scalars):
         """Decides with all ranks whether to stop; rank 0 logs the episodes of all ranks, and the scalars."""
-        torchrun_is_gone = os.getppid() != self.torchrun
-        gathered = gather((self.stop_asked or torchrun_is_gone, self.ends))
+        torchrun_is_gone = os.getppid() != self.torchrun_pid
+        gathered = all_gather((self.stop_asked or torchrun_is_gone, self.ends))
         self.stopping = any(stop for stop, _ in gathered)
         self.ends = []
         if self.rank == 0:
             self.log_episodes([ends for _, ends in gathered])
             super().log_update(scalars)
-        self.global_step, self.returns = gather((self.global_step, self.returns))[0]
+        # an edit of train() may read them on every rank
+        self.global_step, self.returns = all_gather((self.global_step, self.returns))[0]
 
     def log_episodes(self, ends_of_ranks):
         """Logs the episodes that ended since the last update, step by step, in the order of the environments."""
-        for ends in zip(*ends_of_ranks, strict=True):  # of all ranks in one step
-            ended, returns, lengths = (np.concatenate(column) for column in zip(*ends, strict=True))
-            super().log_step({"final_info": {"_episode": ended, "episode": {"r": returns, "l": lengths}}})
+        for ends_of_step in zip(*ends_of_ranks, strict=True):
+            super().log_step(joined_episodes(ends_of_step))
 
 
 def continued_args(args):
-    """[aux 2] The options, with --resume FOLDER if a run of torchrun's --rdzv-id has begun there."""
+    """[aux 2] The options; where a run with torchrun's --rdzv-id has begun, --resume becomes the folder of that run.
+
+    RankRun.start() writes the id into the folder."""
     run_id = os.environ["TORCHELASTIC_RUN_ID"]
     files = sorted(Path(args.runs_folder).glob("*/rdzv-id"), key=os.path.getmtime)
     folders = [file.parent for file in files if file.read_text() == run_id]
@@ -1031,7 +1065,8 @@ def make_run(args):
     if not dist.is_torchelastic_launched():
         check_single_process()
         return Run(args)
-    # Restarted ranks find their run by its id; torch 2.13 would give them the store of the ranks that failed.
+    # Ranks that torchrun restarts find their run by its id. Without the variable, torch 2.13 would give them addresses
+    # of ranks that have ended.
     has_id = os.environ["TORCHELASTIC_RUN_ID"] != "none"
     new_store = os.environ.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") == "1"
     if os.environ["TORCHELASTIC_MAX_RESTARTS"] != "0" and not (has_id and new_store):
@@ -1040,9 +1075,11 @@ def make_run(args):
     local_ranks = int(os.environ["LOCAL_WORLD_SIZE"])
     gpus = torch.cuda.device_count()
     if gpus > 0:
+        # each rank has an equal part of this machine's GPUs, and trains on the first of them
         gpus_per_rank = max(gpus // local_ranks, 1)
         torch.cuda.set_device(local_rank * gpus_per_rank % gpus)
-    backend = "gloo" if gpus < local_ranks else "cpu:gloo,cuda:nccl"  # NCCL does not let ranks share a GPU
+    # NCCL does not let ranks share a GPU. All machines must choose the same backend, so they need the same GPUs.
+    backend = "gloo" if gpus < local_ranks else "cpu:gloo,cuda:nccl"
     dist.init_process_group(backend, timeout=timedelta(minutes=5))
     return RankRun(args)
 

@@ -275,6 +275,7 @@ def make_env(args, index, folder):
     if record:
         env = RGBFrames(env)
         if folder is not None:  # enjoy.py has none, and shows the frames itself
+            # of the episodes 0, 1, 8, 27, ..., 1000, 2000, ..., the first steps
             videos = folder / time.strftime("videos-%Y%m%d-%H%M%S")
             env = gym.wrappers.RecordVideo(env, videos, video_length=1000)
     return Episodes(env)
@@ -392,8 +393,9 @@ def gae(rewards, values, dones, next_value, next_done, gamma, gae_lambda):
 def ppo_loss(agent, minibatch, args):
     """The loss of a minibatch, and a dict of scalars to log (ppo2/model.py).
 
-    minibatch: obs and actions, [B, ...]; logprobs and values at the time of the rollout, and returns, float32 [B]."""
-    policy, values, *_ = agent(minibatch["obs"])
+    minibatch: obs and actions, [B, ...]; logprobs and values at the time of the rollout, and returns, float32 [B].
+    args: the options; with --compile, floats are tensors."""
+    policy, values, *_ = agent(minibatch["obs"])  # an edited agent may return more
     logratio = policy.log_prob(minibatch["actions"]) - minibatch["logprobs"]
     ratio = logratio.exp()
 
@@ -418,15 +420,15 @@ def ppo_loss(agent, minibatch, args):
     entropy = policy.entropy().mean()
     loss = policy_loss - args.ent_coef * entropy + args.vf_coef * value_loss
 
-    # [core 12] debug variables; ppo2's "approxkl" is half the mean square of the log ratio
+    # [core 12] debug variables, of which three estimate the KL divergence of the new policy from the old one
     with torch.no_grad():
         stats = dict(
             policy_loss=policy_loss,
             value_loss=value_loss,
             entropy=entropy,
-            old_approx_kl=-logratio.mean(),
-            approx_kl=(ratio - 1 - logratio).mean(),
-            approx_kl_ppo2=(logratio**2).mean() / 2,
+            old_approx_kl=-logratio.mean(),  # unbiased, but noisy, and sometimes negative
+            approx_kl=(ratio - 1 - logratio).mean(),  # unbiased, and never negative
+            approx_kl_ppo2=(logratio**2).mean() / 2,  # ppo2's "approxkl": biased, and never negative
             clipfrac=((ratio - 1).abs() > args.clip_coef).float().mean(),
         )
     return loss, {name: scalar.detach() for name, scalar in stats.items()}
@@ -435,7 +437,8 @@ def ppo_loss(agent, minibatch, args):
 class Adam:
     """[core 3] The state of Adam: running means of the gradients and of their squares, by the parameters' names.
 
-    adam_step() takes the steps."""
+    adam_step() takes the steps: a function, which torch.compile compiles together with the gradient. torch.optim.Adam
+    would add epsilon after the bias correction; TensorFlow adds it before."""
 
     def __init__(self, agent):
         self.parameters = {name: p for name, p in agent.named_parameters() if p.requires_grad}
@@ -452,6 +455,8 @@ class Adam:
     def load_state_dict(self, state):
         """Restores the state of `state_dict`."""
         for name, tensor in self.state_dict().items():
+            if state[name].shape != tensor.shape:  # copy_() would repeat a smaller tensor
+                raise RuntimeError(f"{name} has the shape {list(state[name].shape)}, not {list(tensor.shape)}")
             tensor.copy_(state[name])
 
 
@@ -492,6 +497,7 @@ def train(args, run):
     """Trains an agent and returns it; `run` holds the run's folder, log, progress bar and checkpoints."""
     if not (0 <= args.gamma <= 1 and 0 <= args.gae_lambda <= 1 and args.clip_coef >= 0 and args.max_grad_norm >= 0):
         sys.exit("error: --gamma and --gae-lambda must be in [0, 1], --clip-coef and --max-grad-norm at least 0")
+    # in a minibatch of one step, the normalized advantage would be 0
     if run.batch_size % args.num_minibatches or run.batch_size == args.num_minibatches:
         sys.exit(f"error: --num-minibatches must cut a rollout's {run.batch_size} steps into equal parts of 2 or more")
     torch.backends.cudnn.deterministic = True
@@ -510,12 +516,12 @@ def train(args, run):
         take_step = torch.compile(gradient_step)
     # Pass here what a resume must restore: objects with load_state_dict() and state_dict(), whose keys must not change.
     run.start(device, agent=agent, optimizer=optimizer)
-    # Noise and permutations come from a generator of the run's own, as an environment may seed torch's.
+    # The noise of actions and the permutations have a generator of their own, as an environment may seed torch's.
     generator = torch.Generator(device).manual_seed(torch.randint(2**62, ()).item())
     next_obs, _ = envs.reset(seed=args.seed + run.global_step)  # a resume starts new episodes
-    next_done = np.zeros(args.num_envs, dtype=bool)
+    next_done = np.zeros(args.num_envs, dtype=bool)  # before the first step, no episode has ended
 
-    for update in run.updates():
+    for update in run.updates():  # which also saves checkpoints between updates, and ends a run that is stopped
         # [core 4] annealing of the learning rate, and [aux 1] of the clip range
         remaining = 1.0 - (update - 1.0) / run.num_updates
         learning_rate = args.learning_rate * (remaining if args.anneal_lr else 1.0)
@@ -530,7 +536,7 @@ def train(args, run):
         dones = np.zeros((args.num_steps, args.num_envs), dtype=bool)
         with torch.no_grad():
             for t in range(args.num_steps):
-                obs = torch.from_numpy(next_obs).to(device)
+                obs = torch.from_numpy(next_obs).to(device)  # needs no copy: each step() returns a new array
                 action = agent.get_policy(obs).sample(generator)
                 step = dict(obs=obs, actions=action)
                 steps.append(step)
@@ -670,12 +676,13 @@ def resumed_args(args, state):
     saved_env_id = saved.pop("env_id")
     # The command line is parsed a second time: an option that it does not name now takes the checkpoint's value.
     default = dataclasses.replace(args, **saved, env_id="")  # stays "" if the command line names no environment
-    args = tyro.cli(Args, description=__doc__, default=default)
-    if args.env_id == "":
+    resumed = tyro.cli(Args, description=__doc__, default=default)
+    resumed = dataclasses.replace(resumed, resume=args.resume)  # which the command line need not name
+    if resumed.env_id == "":
         if ":" in saved_env_id:  # gymnasium would import the module
             sys.exit(f"error: --resume {args.resume}: add --env-id {saved_env_id} if you trust this module")
-        args = dataclasses.replace(args, env_id=saved_env_id)
-    return args
+        resumed = dataclasses.replace(resumed, env_id=saved_env_id)
+    return resumed
 
 
 def new_folder(args):

@@ -91,7 +91,7 @@ def test_one_rank_is_the_parent(tmp_path):
 
 
 def test_rank_0_gives_the_others_its_weights(tmp_path):
-    """Other weights on rank 1 at its start change nothing; a part may be frozen, and each rank knows the step."""
+    """Other weights and random numbers on rank 1 change nothing; a part may be frozen, and each rank knows the step."""
 
     def change(rank, factor):
         init, make_run = script.Agent.__init__, script.make_run
@@ -101,6 +101,7 @@ def test_rank_0_gives_the_others_its_weights(tmp_path):
             agent.trunk.requires_grad_(False)
             with torch.no_grad():
                 agent.policy.weight.mul_(factor**rank)
+            torch.rand(rank * (factor - 1))
 
         def made_run(*args):
             run = make_run(*args)
@@ -219,6 +220,15 @@ def test_a_signal_to_one_rank_stops_all(tmp_path):
     assert group.wait() == [0, 0]
     last = checkpoint(newest_run(tmp_path))["global_step"]
     assert scalars(newest_run(tmp_path))["losses/policy_loss"][-1][0] == last > 0
+
+
+@pytest.mark.parametrize("rank, lines", [(0, 1), (1, 0)])
+def test_rank_0_says_once_that_it_stops(rank, lines, capfd):
+    run = script.RankRun.__new__(script.RankRun)
+    run.rank, run.started, run.stop_asked = rank, True, False
+    for _ in range(2):
+        run.stop(signal.SIGINT, None)
+    assert run.stop_asked and capfd.readouterr().err.count("stopping after this update") == lines
 
 
 def test_ranks_end_without_torchrun(tmp_path):

@@ -1,5 +1,6 @@
 """Checkpoints, resumes, signals and errors, tested on ppo.py, as the plumbing is the same in every script."""
 
+import dataclasses
 import json
 import os
 import re
@@ -123,6 +124,14 @@ def test_options_of_a_resume(tmp_path):
     assert args["bootstrap_truncated"] is False
     assert (args["threads"], args["track"], args["runs_folder"]) == (1, False, "runs")
     assert [value for _, value in scalars(run)["charts/learning_rate"]] == pytest.approx([0.002] * 16)
+
+
+def test_a_resume_that_the_command_line_does_not_name():
+    """As torchrun's --rdzv-id asks for: it stays, beside the options of the command line and of the checkpoint."""
+    state = {"args": dataclasses.asdict(ppo.Args(num_envs=2, gamma=0.9))}
+    with patched((sys, "argv", ["ppo.py", "--resume", "another", "--gamma", "0.5"])):
+        args = ppo.resumed_args(ppo.Args(resume="this", gamma=0.5), state)
+    assert (args.resume, args.gamma, args.num_envs) == ("this", 0.5, 2)
 
 
 def test_a_finished_run_stays_as_it_is(tmp_path):
@@ -313,6 +322,20 @@ def test_the_optimizer_s_state_is_that_of_its_names(tmp_path):
     turned = Turned(agent)
     turned.load_state_dict(state)
     assert all(torch.equal(mean, state[f"mean of {name}"]) for name, mean in turned.means.items())
+
+
+def test_a_smaller_state_is_not_repeated(tmp_path):
+    """An edited optimizer that keeps one number for a row takes no checkpoint that has one for each parameter."""
+
+    class Rows(ppo.Adam):
+        def __init__(self, agent):
+            super().__init__(agent)
+            self.means = {name: mean[:1] for name, mean in self.means.items()}
+
+    with patched((ppo, "Adam", Rows), (ppo, "adam_step", lambda *_: None)):
+        run = train(CLOCK, tmp_path)
+    with pytest.raises(SystemExit, match="^error: the checkpoint does not fit: optimizer: mean of .* has the shape"):
+        train(f"--resume {run} --total-timesteps 512", tmp_path)
 
 
 def test_parts_that_do_not_fit(tmp_path):

@@ -90,7 +90,7 @@ def train(module, timers):
         module.make_envs = make_timed_envs
     if "TORCHELASTIC_RUN_ID" in os.environ:
         module.dist.all_reduce = timers.timed("collectives", module.dist.all_reduce, wait=True)
-        module.gather = timers.timed("collectives", module.gather, wait=True)
+        module.all_gather = timers.timed("collectives", module.all_gather, wait=True)
     try:
         if inspect.signature(module.main).parameters:
             module.main(make_timed_run)
