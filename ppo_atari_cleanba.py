@@ -35,6 +35,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -991,18 +992,43 @@ def signal_numbers():
     return [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
 
 
-def ignore_signals_in_workers():
-    """In a worker process of the environments, leaves all signals to the process of the run, which ends the workers."""
-    if multiprocessing.parent_process() is not None:
-        for number in signal_numbers():
-            signal.signal(number, signal.SIG_IGN)
+@contextlib.contextmanager
+def errors_with_tracebacks():
+    """Turns any error into a gym.error.Error, with the traceback as its text unless it was one of gymnasium before."""
+    try:
+        yield
+    except gym.error.Error as error:
+        raise gym.error.Error(str(error)) from None
+    except (Exception, SystemExit):
+        raise gym.error.Error(f"in a process of --async-envs:\n{traceback.format_exc()}") from None
 
 
-def end_processes_of_worker():
-    """In a worker process of the environments, ends the processes that it started."""
-    if multiprocessing.parent_process() is not None:
-        for process in multiprocessing.active_children():
-            process.kill()
+class Worker(gym.Wrapper):
+    """An environment in a process of its own, whose signals, errors and processes it takes care of.
+
+    It hands errors on as text, since the run would wait for ever for an error that cannot be sent to it."""
+
+    def __init__(self, make):
+        self.is_in_worker = multiprocessing.parent_process() is not None  # AsyncVectorEnv makes one in the run, too
+        if self.is_in_worker:
+            for number in signal_numbers():  # they are for the process of the run, which ends the workers
+                signal.signal(number, signal.SIG_IGN)
+        super().__init__(make())
+        gym.logger.min_level = gym.logger.ERROR + 1  # it would add each worker's traceback, or fail at a "%" in it
+
+    def reset(self, *, seed=None, options=None):
+        with errors_with_tracebacks():
+            return self.env.reset(seed=seed, options=options)
+
+    def step(self, action):
+        with errors_with_tracebacks():
+            return self.env.step(action)
+
+    def close(self):
+        super().close()
+        if self.is_in_worker:
+            for process in multiprocessing.active_children():  # else the worker would wait for them
+                process.kill()
 
 
 def main(create_run=Run):
@@ -1021,8 +1047,8 @@ def main(create_run=Run):
         signal.signal(number, run.stop)
     try:
         train(run.args, run)
-    except (gym.error.Error, ModuleNotFoundError) as error:  # an unknown environment, or a package that it needs
-        sys.exit(f"error: {' '.join(str(error).split())}; see docs/environment.md and docs/install.md")
+    except (gym.error.Error, ModuleNotFoundError) as error:  # what a user can put right in or for an environment
+        sys.exit(f"error: {str(error).strip()}; see docs/environment.md and docs/install.md")
     finally:
         for process in multiprocessing.active_children():  # workers ignore signals, and outlive an error
             process.kill()

@@ -29,6 +29,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 import zipfile
 from functools import partial
 from pathlib import Path
@@ -147,7 +148,7 @@ class Episodes(gym.Wrapper):
         obs, reward, terminated, truncated, info = self.env.step(action)
         reward = np.asarray(reward, dtype=np.float64)  # sums of smaller types are inexact
         if reward.size != 1:
-            sys.exit(f"error: the reward of an environment must be one number, and is {reward}")
+            raise gym.error.Error(f"the reward of an environment must be one number, and is {reward}")
         reward = reward.item()
         self.episode_return += reward
         self.episode_length += 1
@@ -157,10 +158,6 @@ class Episodes(gym.Wrapper):
             if "is_success" in info:  # for enjoy.py
                 kept["is_success"] = bool(info["is_success"])
         return self.flatten(obs), reward, terminated, truncated, kept
-
-    def close(self):
-        super().close()
-        end_processes_of_worker()  # else a worker would wait for those that its environment started
 
 
 class RGBFrames(gym.Wrapper):
@@ -172,7 +169,7 @@ class RGBFrames(gym.Wrapper):
             frame = frame[-1]
         frame = np.asarray(frame)
         if frame.ndim < 2:
-            sys.exit(f"error: the environment's render() must return an image, and returns {frame}")
+            raise gym.error.Error(f"the environment's render() must return an image, and returns {frame}")
         if frame.dtype.kind == "f" and frame.max() <= 1:
             frame = frame * 255
         if frame.ndim == 2:
@@ -207,7 +204,6 @@ def warn_of_statistics(env):
 
 def make_env(args, index, folder):
     """Game `index`, with flat observations; info["episode"] has player 0's return and the length of an episode."""
-    ignore_signals_in_workers()
     # [library] a single rally, and slimevolleygym's own game: a match with five lives each
     for name, lives in (("SlimeVolley-v0", 1), ("SlimeVolleyMatch-v0", 5)):
         if name not in gym.registry:
@@ -261,6 +257,7 @@ def make_envs(args, folder=None):
     # [selfplay 1] each of N / 2 games is two environments, one for each player
     makers = [partial(make_env, args, index, folder) for index in range(args.num_envs // 2)]
     if args.async_envs:  # workers that are no daemons may start processes of their own
+        makers = [partial(Worker, maker) for maker in makers]
         envs = gym.vector.AsyncVectorEnv(makers, daemon=False, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)
     else:
         envs = gym.vector.SyncVectorEnv(makers, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)
@@ -895,18 +892,43 @@ def signal_numbers():
     return [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
 
 
-def ignore_signals_in_workers():
-    """In a worker process of the environments, leaves all signals to the process of the run, which ends the workers."""
-    if multiprocessing.parent_process() is not None:
-        for number in signal_numbers():
-            signal.signal(number, signal.SIG_IGN)
+@contextlib.contextmanager
+def errors_with_tracebacks():
+    """Turns any error into a gym.error.Error, with the traceback as its text unless it was one of gymnasium before."""
+    try:
+        yield
+    except gym.error.Error as error:
+        raise gym.error.Error(str(error)) from None
+    except (Exception, SystemExit):
+        raise gym.error.Error(f"in a process of --async-envs:\n{traceback.format_exc()}") from None
 
 
-def end_processes_of_worker():
-    """In a worker process of the environments, ends the processes that it started."""
-    if multiprocessing.parent_process() is not None:
-        for process in multiprocessing.active_children():
-            process.kill()
+class Worker(gym.Wrapper):
+    """An environment in a process of its own, whose signals, errors and processes it takes care of.
+
+    It hands errors on as text, since the run would wait for ever for an error that cannot be sent to it."""
+
+    def __init__(self, make):
+        self.is_in_worker = multiprocessing.parent_process() is not None  # AsyncVectorEnv makes one in the run, too
+        if self.is_in_worker:
+            for number in signal_numbers():  # they are for the process of the run, which ends the workers
+                signal.signal(number, signal.SIG_IGN)
+        super().__init__(make())
+        gym.logger.min_level = gym.logger.ERROR + 1  # it would add each worker's traceback, or fail at a "%" in it
+
+    def reset(self, *, seed=None, options=None):
+        with errors_with_tracebacks():
+            return self.env.reset(seed=seed, options=options)
+
+    def step(self, action):
+        with errors_with_tracebacks():
+            return self.env.step(action)
+
+    def close(self):
+        super().close()
+        if self.is_in_worker:
+            for process in multiprocessing.active_children():  # else the worker would wait for them
+                process.kill()
 
 
 def main(create_run=Run):
@@ -925,8 +947,8 @@ def main(create_run=Run):
         signal.signal(number, run.stop)
     try:
         train(run.args, run)
-    except (gym.error.Error, ModuleNotFoundError) as error:  # an unknown environment, or a package that it needs
-        sys.exit(f"error: {' '.join(str(error).split())}; see docs/environment.md and docs/install.md")
+    except (gym.error.Error, ModuleNotFoundError) as error:  # what a user can put right in or for an environment
+        sys.exit(f"error: {str(error).strip()}; see docs/environment.md and docs/install.md")
     finally:
         for process in multiprocessing.active_children():  # workers ignore signals, and outlive an error
             process.kill()

@@ -156,7 +156,7 @@ def test_a_return_is_summed_exactly(reward):
 
 @pytest.mark.parametrize("reward", [np.ones(2), [], [1.0, 2.0]], ids=repr)
 def test_a_reward_must_be_one_number(reward):
-    with pytest.raises(SystemExit, match="^error: the reward of an environment must be one number, and is "):
+    with pytest.raises(gym.error.Error, match="^the reward of an environment must be one number, and is "):
         rewarded(reward, 1)
 
 
@@ -189,7 +189,7 @@ def test_what_is_no_frame(frame):
     """A line says so."""
     env = toy_envs.Endless(render_mode="rgb_array")
     env.render = lambda: frame
-    with pytest.raises(SystemExit, match=r"^error: the environment's render\(\) must return an image, and returns "):
+    with pytest.raises(gym.error.Error, match=r"^the environment's render\(\) must return an image, and returns "):
         ppo.RGBFrames(env).render()
 
 
@@ -314,7 +314,7 @@ def test_forms_of_a_mask(mask, method):
 
 @pytest.mark.parametrize("mask", [[0, 1, 1, 1], [0, 1, 1, 1, 2], [[0, 1, 1], [1]], [0.5, 1, 1, 1, 1]], ids=repr)
 def test_a_mask_of_another_size_or_of_other_numbers(mask):
-    with pytest.raises(SystemExit, match="^error: action_mask must be 5 zeros and ones, for MultiDiscrete"):
+    with pytest.raises(gym.error.Error, match="^action_mask must be 5 zeros and ones, for MultiDiscrete"):
         ppo_multidiscrete_mask.Episodes(Dials(mask)).reset()
 
 
@@ -324,6 +324,35 @@ def test_an_environment_without_a_mask(tmp_path):
         SystemExit, match="^error: every info must have the key action_mask, or the environment a method"
     ):
         train_on(MASK, gym.spaces.Box(-1, 1, (4,)), gym.spaces.MultiDiscrete([3, 2]), tmp_path)
+
+
+# Errors
+
+
+@pytest.mark.parametrize("more", ["", " --async-envs"], ids=["sync", "async"])
+@pytest.mark.parametrize(
+    "script, env_id, line",
+    [
+        (PPO, "toy_envs:PairOfRewards-v0", "the reward of an environment must be one number, and is "),
+        (MASK, "toy_envs:NoMask-v0", "every info must have the key action_mask, or the environment a method "),
+    ],
+)
+def test_a_known_mistake_is_one_line(script, env_id, line, more, tmp_path, capfd):
+    """In a worker, too, and not one for each of them."""
+    with pytest.raises(SystemExit, match=f"^error: {line}[^\n]*$"):
+        train(script, f"{script.tiny} --env-id {env_id}{more}", tmp_path)
+    errors = capfd.readouterr().err
+    assert "Traceback" not in errors and "ERROR" not in errors
+
+
+@pytest.mark.parametrize("more", ["", " --async-envs"], ids=["sync", "async"])
+def test_an_error_of_the_environment_s_own_keeps_its_traceback(more, tmp_path):
+    """The reason comes last, also where the error cannot be sent to another process."""
+    command = [ppo.__file__, *f"{PPO.tiny} --env-id toy_envs:Broken-v0{more}".split()]
+    status, _, errors = finish(start(command, tmp_path))
+    assert status == 1
+    assert errors.count("Traceback") == 1 and 'raise Unsendable(f"{action % 1}")' in errors
+    assert "Unsendable: 0" in errors.splitlines()[-1]
 
 
 # Processes

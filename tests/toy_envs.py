@@ -255,6 +255,36 @@ class Worker(Toy):
         return self.show(0, 0, 0, 0), 1.0, self.steps == 8, False, {}
 
 
+class PairOfRewards(Toy):
+    """Gives a reward for each of two players."""
+
+    def __init__(self, render_mode=None):
+        super().__init__(None)
+
+    def reset(self, seed=None, options=None):
+        return self.show(0, 0, 0, 0), {}
+
+    def step(self, action):
+        return self.show(0, 0, 0, 0), np.ones(2), False, False, {}
+
+
+class NoMask(PairOfRewards):
+    """Has several actions at a time, and no masks."""
+
+    action_space = gym.spaces.MultiDiscrete([2, 2])
+    action_mask = property()
+
+
+class Broken(PairOfRewards):
+    """Its step raises an error that pickle cannot send, from a line with a percent sign."""
+
+    def step(self, action):
+        class Unsendable(Exception):
+            pass
+
+        raise Unsendable(f"{action % 1}")
+
+
 class Threads(Clock):
     """Computes with all threads of torch when it is made, and in each step."""
 
@@ -280,6 +310,9 @@ gym.register("Choices-v0", Choices)
 gym.register("Endless-v0", Endless)
 gym.register("Worker-v0", Worker)
 gym.register("Threads-v0", Threads)
+gym.register("PairOfRewards-v0", PairOfRewards)
+gym.register("NoMask-v0", NoMask)
+gym.register("Broken-v0", Broken)
 gym.register("Normalized-v0", normalized)
 BORROWED = {
     "BorrowedDiscrete-v0": {"actions": gym.spaces.Discrete(3)},
