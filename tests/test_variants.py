@@ -1,0 +1,107 @@
+"""Recipes of A2C and of variants of PPO's parts: the formula of each, beside a few lines written for the test."""
+
+import numpy as np
+import pytest
+import torch
+from in_process import train
+from rounding import ROUNDING
+from run_files import checkpoint
+from script_table import ROOT
+
+from recipes.recipe import read
+
+
+@pytest.fixture
+def made(with_recipe):
+    """A function from the name of a recipe to the script that it makes, of its own script or another."""
+    return lambda name, script=None: with_recipe(name, script)
+
+
+def options_of(name):
+    """The options in the command of a recipe's header."""
+    return read(ROOT / f"recipes/{name}.diff").header["command"].split(" ", 2)[2]
+
+
+# A2C
+
+
+def a2c(weights, forward, actions, envs, updates, learning_rate):
+    """A2C as baselines has it, on 5 steps of each environment: the weights after some updates, float64.
+
+    weights: {name: float64}; forward: a function from weights and observations to logits and values."""
+    squares = {name: torch.ones_like(weight) for name, weight in weights.items()}
+    obs, _ = envs.reset(seed=1)
+    for update in range(updates):
+        seen, rewards, ends = [], [], []
+        chosen = torch.stack(actions[5 * update : 5 * update + 5])
+        for action in chosen:
+            seen.append(obs)
+            obs, reward, terminated, truncated, _ = envs.step(action.numpy())
+            rewards.append(reward)
+            ends.append(terminated | truncated)
+        with torch.no_grad():
+            _, returned = forward(weights, torch.from_numpy(obs))
+        returns = []
+        for reward, end in zip(rewards[::-1], ends[::-1], strict=True):
+            returned = torch.from_numpy(reward) + 0.99 * returned * torch.from_numpy(~end)
+            returns.insert(0, returned)
+
+        leaves = {name: weight.clone().requires_grad_() for name, weight in weights.items()}
+        logits, values = forward(leaves, torch.from_numpy(np.concatenate(seen)))
+        errors = torch.cat(returns) - values
+        policy = torch.distributions.Categorical(logits=logits)
+        policy_gradient = -(policy.log_prob(chosen.flatten()) * errors.detach()).mean()
+        loss = policy_gradient - 0.01 * policy.entropy().mean() + 0.5 * errors.square().mean()
+        loss.backward()
+        norm = torch.cat([leaf.grad.flatten() for leaf in leaves.values()]).norm()
+        rate = learning_rate * (1 - update / updates)
+        for name, leaf in leaves.items():
+            gradient = leaf.grad * min(1, 0.5 / norm)
+            squares[name] = 0.99 * squares[name] + 0.01 * gradient**2
+            weights[name] = weights[name] - rate * gradient / torch.sqrt(squares[name] + 1e-5)
+    return weights
+
+
+def test_ppo_becomes_a2c(made, tmp_path):
+    """60 updates of the recipe end with the weights of an A2C that has no ratio, clip, permutation or lambda."""
+    script = made("with/a2c")
+    updates = 60
+    learning_rate = 0.02  # high, so that small differences show
+    chosen = []
+    sample = script.module.Categorical.sample
+
+    def keep(policy, generator):
+        chosen.append(sample(policy, generator))
+        return chosen[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(script.module.Categorical, "sample", keep)
+        options = f"{options_of('with/a2c')} --no-cuda --total-timesteps {20 * updates} --learning-rate {learning_rate}"
+        run = train(script, options, tmp_path)
+    first, last = (checkpoint(run, which)["parts"]["agent"] for which in (0, -1))
+
+    def forward(weights, obs):
+        hidden = {}
+        for name in ("policy", "value"):
+            hidden[name] = obs.double()
+            for layer in (f"{name}_trunk.0", f"{name}_trunk.2"):
+                hidden[name] = torch.tanh(hidden[name] @ weights[f"{layer}.weight"].T + weights[f"{layer}.bias"])
+        logits = hidden["policy"] @ weights["policy.weight"].T + weights["policy.bias"]
+        values = hidden["value"] @ weights["value.weight"].T + weights["value.bias"]
+        return logits, values.squeeze(-1)
+
+    envs = script.module.make_envs(script.module.Args())
+    expected = a2c(
+        {name: weight.double() for name, weight in first.items()}, forward, chosen, envs, updates, learning_rate
+    )
+    assert max((last[name] - first[name]).abs().max() for name in last) > 0.1
+    for name, weight in expected.items():
+        torch.testing.assert_close(last[name].double(), weight, rtol=0, atol=ROUNDING)
+
+
+def test_a2c_for_atari_changes_the_same_lines():
+    changed = []
+    for name in ("a2c", "a2c-atari"):
+        lines = read(ROOT / f"recipes/with/{name}.diff").diff.splitlines()
+        changed.append([line for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---")])
+    assert changed[0] == changed[1]
