@@ -1,5 +1,6 @@
 """Recipes of A2C and of variants of PPO's parts: the formula of each, beside a few lines written for the test."""
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -9,6 +10,9 @@ from run_files import checkpoint
 from script_table import ROOT
 
 from recipes.recipe import read
+
+SMALL = "--no-cuda --num-envs 2 --num-steps 32"
+VECTOR = gym.spaces.Box(-1, 1, (4,))
 
 
 @pytest.fixture
@@ -105,3 +109,18 @@ def test_a2c_for_atari_changes_the_same_lines():
         lines = read(ROOT / f"recipes/with/{name}.diff").diff.splitlines()
         changed.append([line for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---")])
     assert changed[0] == changed[1]
+
+
+# networks
+
+
+def test_the_average_pool(made):
+    """The first layer behind the convolutions sees the mean of each channel's positive part."""
+    network = made("with/average-pool").module.impala_cnn(3)
+    images = torch.rand(2, 3, 64, 64)
+    features = network[:12](images).detach().numpy()
+    assert features.shape == (2, 32, 8, 8)
+    means = np.maximum(features, 0).mean(axis=(2, 3))
+    linear = network[-2]
+    hidden = means @ linear.weight.detach().numpy().T + linear.bias.detach().numpy()
+    np.testing.assert_allclose(network(images).detach(), np.maximum(hidden, 0), atol=ROUNDING)
