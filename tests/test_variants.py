@@ -8,6 +8,7 @@ from in_process import train
 from rounding import ROUNDING
 from run_files import checkpoint
 from script_table import ROOT
+from toy_envs import spaces
 
 from recipes.recipe import read
 
@@ -124,3 +125,17 @@ def test_the_average_pool(made):
     linear = network[-2]
     hidden = means @ linear.weight.detach().numpy().T + linear.bias.detach().numpy()
     np.testing.assert_allclose(network(images).detach(), np.maximum(hidden, 0), atol=ROUNDING)
+
+
+def test_episodes_begin_with_a_state_of_ones(made):
+    """In environment 0, which begins one; in environment 1 the past makes a difference."""
+    images = gym.spaces.Box(0, 255, (84, 84, 1), np.uint8)
+    agent = made("without/lstm-2-ones").module.Agent(spaces(images, gym.spaces.Discrete(2)))
+    ones = agent.initial_state(2)
+    assert all(torch.equal(state, torch.ones(1, 2, 128)) for state in ones)
+    obs = torch.randint(256, (2, 84, 84, 1), dtype=torch.uint8)
+    past = torch.randn(1, 2, 128), torch.randn(1, 2, 128)
+    _, values, _ = agent(obs, past, torch.tensor([True, False]))
+    _, first, _ = agent(obs, ones, torch.tensor([False, False]))
+    torch.testing.assert_close(values[0], first[0])
+    assert abs(values[1] - first[1]) > 1e-4
