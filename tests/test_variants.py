@@ -139,3 +139,15 @@ def test_episodes_begin_with_a_state_of_ones(made):
     _, first, _ = agent(obs, ones, torch.tensor([False, False]))
     torch.testing.assert_close(values[0], first[0])
     assert abs(values[1] - first[1]) > 1e-4
+
+
+def test_the_deviation_does_not_train_the_trunk(made):
+    """It depends on the observation, but its gradient reaches its own head alone."""
+    agent = made("with/state-dependent-std-detached").module.Agent(spaces(VECTOR, gym.spaces.Box(-1, 1, (2,))))
+    policy = agent.get_policy(torch.randn(3, 4))
+    assert policy.std.shape == (3, 2) and len(policy.std[:, 0].unique()) == 3
+    policy.logstd.square().sum().backward()
+    assert agent.logstd.weight.grad.any()
+    assert all(weight.grad is None for weight in agent.policy_trunk.parameters())
+    policy.mean.square().sum().backward()
+    assert agent.policy_trunk[0].weight.grad.any()
