@@ -1,5 +1,7 @@
 """Recipes of A2C and of variants of PPO's parts: the formula of each, beside a few lines written for the test."""
 
+import math
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -151,3 +153,47 @@ def test_the_deviation_does_not_train_the_trunk(made):
     assert all(weight.grad is None for weight in agent.policy_trunk.parameters())
     policy.mean.square().sum().backward()
     assert agent.policy_trunk[0].weight.grad.any()
+
+
+# actions
+
+
+def normal_cdf(number):
+    return (1 + math.erf(number / math.sqrt(2))) / 2
+
+
+def test_the_probability_beyond_a_bound(made):
+    """Of a component below, within and above its bounds; and far away it stays finite, with its gradient."""
+    mean, std, low, high = 0.5, 0.8, -1.0, 2.0
+    policy = made("with/clipped-action").module.Normal(
+        torch.full((1, 1), mean), torch.full((1, 1), math.log(std)), torch.tensor([low]), torch.tensor([high])
+    )
+    density = math.exp(-(((1.2 - mean) / std) ** 2) / 2) / (std * math.sqrt(math.tau))
+    expected = np.log([normal_cdf((low - mean) / std), density, 1 - normal_cdf((high - mean) / std)])
+    found = [policy.log_prob(torch.tensor([[action]])).item() for action in (-1.7, 1.2, 2.1)]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+    unbounded = gym.spaces.Box(-np.inf, np.inf, (2,))
+    agent = made("with/clipped-action").module.Agent(spaces(VECTOR, unbounded))
+    policy = agent.get_policy(torch.randn(3, 4))
+    loss = policy.log_prob(policy.sample()).sum()
+    gradients = torch.autograd.grad(loss, [agent.logstd, agent.policy.weight])
+    assert loss.isfinite() and all(gradient.isfinite().all() for gradient in gradients)
+
+
+def test_the_gradient_has_the_same_mean_and_a_smaller_variance(made):
+    """Of the expectation of a function of the clipped action, by the mean of the policy, from 200,000 samples."""
+    mean = torch.full((200_000, 1), 0.5, requires_grad=True)
+    logstd, low, high = torch.zeros(1, 1), torch.tensor([-1.0]), torch.tensor([1.0])
+    clipped = made("with/clipped-action").module.Normal(mean, logstd, low, high)
+    actions = clipped.sample(torch.Generator().manual_seed(1)).detach()
+    returns = actions.clamp(low, high).square() + 3
+    plain = torch.distributions.Normal(mean, 1.0)
+    estimates = []
+    for log_probs in (clipped.log_prob(actions), plain.log_prob(actions).sum(-1)):
+        [gradient] = torch.autograd.grad(log_probs.sum(), mean)
+        estimates.append((gradient * returns).numpy())
+    ours, theirs = estimates
+    error = math.sqrt((ours.var() + theirs.var()) / len(ours))
+    assert ours.mean() == pytest.approx(theirs.mean(), abs=4 * error)
+    assert ours.var() < 0.95 * theirs.var()
