@@ -1,5 +1,6 @@
 """Recipes of A2C and of variants of PPO's parts: the formula of each, beside a few lines written for the test."""
 
+import itertools
 import math
 
 import gymnasium as gym
@@ -197,3 +198,54 @@ def test_the_gradient_has_the_same_mean_and_a_smaller_variance(made):
     error = math.sqrt((ours.var() + theirs.var()) / len(ours))
     assert ours.mean() == pytest.approx(theirs.mean(), abs=4 * error)
     assert ours.var() < 0.95 * theirs.var()
+
+
+def test_autoregressive_probabilities(made):
+    """Those of all actions sum to 1; each is the product of conditional ones, computed with numpy."""
+    nvec = [3, 2, 4]
+    agent = made("with/autoregressive").module.Agent(spaces(VECTOR, gym.spaces.MultiDiscrete(nvec)))
+    for head in agent.heads:
+        torch.nn.init.orthogonal_(head.weight, 2.0)  # so that choices matter
+    obs = torch.randn(1, 4)
+    actions = torch.tensor(list(itertools.product(*map(range, nvec))))
+    with torch.no_grad():
+        policy = agent.get_policy(obs.expand(len(actions), 4))
+        features = agent.trunk(obs)[0].numpy()
+        logprobs = policy.log_prob(actions).numpy()
+        entropies = policy.entropy(actions).numpy()
+    expected = []
+    for action in actions.tolist():
+        total, hidden = 0.0, features
+        for k, choice in enumerate(action):
+            head = agent.heads[k]
+            logits = np.tanh(hidden) @ head.weight.detach().numpy().T + head.bias.detach().numpy()
+            total += logits[choice] - np.log(np.exp(logits).sum())
+            if k < 2:
+                hidden = hidden + agent.embeddings[k].weight.detach().numpy()[choice]
+        expected.append(total)
+    np.testing.assert_allclose(logprobs, expected, atol=ROUNDING)
+    probabilities = np.exp(logprobs)
+    assert probabilities.sum() == pytest.approx(1, abs=ROUNDING)
+    # the entropies along the actions have the whole entropy as their mean
+    assert (probabilities * entropies).sum() == pytest.approx(-(probabilities * logprobs).sum(), abs=ROUNDING)
+
+
+def test_autoregressive_samples(made):
+    """Each action as often as its probability says; the mode is the best first component, then the best second one."""
+    agent = made("with/autoregressive").module.Agent(spaces(VECTOR, gym.spaces.MultiDiscrete([2, 3])))
+    for head in agent.heads:
+        torch.nn.init.orthogonal_(head.weight, 2.0)
+    with torch.no_grad():
+        policy = agent.get_policy(torch.randn(1, 4).expand(60_000, 4))
+        drawn = policy.sample(torch.Generator().manual_seed(1))
+        table = torch.cartesian_prod(torch.arange(2), torch.arange(3))
+        small = agent.get_policy(torch.zeros(6, 4))
+        small.features = policy.features[:6]
+        probabilities = small.log_prob(table).exp().view(2, 3)
+        mode = small.mode()[0]
+    counts = torch.bincount(3 * drawn[:, 0] + drawn[:, 1], minlength=6).view(2, 3) / 60_000
+    torch.testing.assert_close(counts, probabilities, rtol=0, atol=0.01)
+    first = probabilities.sum(dim=1).argmax()
+    assert mode.tolist() == [first, probabilities[first].argmax()]
+    ratios = probabilities / probabilities.sum(dim=1, keepdim=True)
+    assert (ratios[0] - ratios[1]).abs().max() > 0.05  # the second component depends on the first
