@@ -7,7 +7,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from in_process import train
+from in_process import train, watched
 from rounding import ROUNDING
 from run_files import checkpoint
 from script_table import ROOT
@@ -249,3 +249,27 @@ def test_autoregressive_samples(made):
     assert mode.tolist() == [first, probabilities[first].argmax()]
     ratios = probabilities / probabilities.sum(dim=1, keepdim=True)
     assert (ratios[0] - ratios[1]).abs().max() > 0.05  # the second component depends on the first
+
+
+# losses, rewards and observations
+
+
+def test_values_have_a_clip_range_of_their_own(made, tmp_path):
+    """The value loss with numbers; --anneal-clip halves both ranges in the second of two updates."""
+    script = made("with/value-clip")
+    old, values, returns = np.array([0.0, 1.0, 2.0]), np.array([9.0, 1.1, -3.0]), np.array([9.0, 2.0, -3.0])
+    clipped = old + np.clip(values - old, -4, 4)
+    expected = 0.5 * np.maximum((values - returns) ** 2, (clipped - returns) ** 2).mean()
+    policy = script.module.Categorical(torch.zeros(3, 2))
+    minibatch = {"obs": None, "actions": torch.tensor([0, 1, 0]), "logprobs": torch.zeros(3)}
+    minibatch |= {"values": torch.tensor(old), "returns": torch.tensor(returns)}
+    args = script.module.Args(value_clip_coef=4.0)
+    _, stats = script.module.ppo_loss(lambda obs: (policy, torch.tensor(values)), minibatch, args)
+    assert stats["value_loss"].item() == pytest.approx(expected)
+
+    def ranges(agent, minibatch, args):
+        return args.clip_coef, args.value_clip_coef
+
+    with watched(script.module, "ppo_loss", ranges) as seen:
+        train(script, f"{SMALL} --total-timesteps 128 --anneal-clip", tmp_path)
+    assert seen == [(0.2, 10.0)] * 16 + [(0.1, 5.0)] * 16
