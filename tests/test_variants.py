@@ -9,8 +9,8 @@ import pytest
 import torch
 from in_process import train, watched
 from rounding import ROUNDING
-from run_files import checkpoint
-from script_table import ROOT
+from run_files import checkpoint, scalars
+from script_table import PPO, ROOT
 from toy_envs import spaces
 
 from recipes.recipe import read
@@ -273,3 +273,32 @@ def test_values_have_a_clip_range_of_their_own(made, tmp_path):
     with watched(script.module, "ppo_loss", ranges) as seen:
         train(script, f"{SMALL} --total-timesteps 128 --anneal-clip", tmp_path)
     assert seen == [(0.2, 10.0)] * 16 + [(0.1, 5.0)] * 16
+
+
+def test_a_cosine_schedule(made, tmp_path):
+    """And those that take other options; a resume goes on with the rates of an undisturbed run."""
+    script = made("with/schedule")
+    rates = script.module.learning_rates(script.module.Args(), 10)
+    np.testing.assert_allclose(rates, 2.5e-4 * (1 + np.cos(np.pi * np.arange(10) / 10)) / 2)
+    args = script.module.Args(schedule="ExponentialLR", schedule_options='{"gamma": 0.9}')
+    np.testing.assert_allclose(script.module.learning_rates(args, 5), 2.5e-4 * 0.9 ** np.arange(5))
+    args = script.module.Args(
+        schedule="OneCycleLR", schedule_options='{"max_lr":1,"total_steps":"updates","cycle_momentum":false}'
+    )
+    assert max(script.module.learning_rates(args, 50)) == pytest.approx(1, abs=0.01)
+
+    run = train(script, f"{SMALL} --total-timesteps 256", tmp_path)
+    logged = [rate for _, rate in scalars(run)["charts/learning_rate"]]
+    np.testing.assert_allclose(logged, script.module.learning_rates(script.module.Args(), 4), rtol=1e-6)
+    train(script, f"--resume {run} --total-timesteps 384", tmp_path)
+    logged = [rate for _, rate in scalars(run)["charts/learning_rate"]]
+    np.testing.assert_allclose(logged[4:], script.module.learning_rates(script.module.Args(), 6)[4:], rtol=1e-6)
+
+
+def test_the_linear_schedule_is_that_of_ppo(made, tmp_path):
+    options = f"{SMALL} --total-timesteps 256"
+    linear = '--schedule LinearLR --schedule-options {"start_factor":1,"end_factor":0,"total_iters":"updates"}'
+    run = train(made("with/schedule"), f"{options} {linear}", tmp_path / "schedule")
+    plain = train(PPO, options, tmp_path / "ppo")
+    for name, weight in checkpoint(run)["parts"]["agent"].items():
+        torch.testing.assert_close(weight, checkpoint(plain)["parts"]["agent"][name], rtol=0, atol=ROUNDING)
