@@ -9,7 +9,7 @@ import pytest
 import torch
 from in_process import train, watched
 from rounding import ROUNDING
-from run_files import checkpoint, scalars
+from run_files import checkpoint, same_weights, scalars
 from script_table import PPO, ROOT
 from toy_envs import spaces
 
@@ -302,3 +302,18 @@ def test_the_linear_schedule_is_that_of_ppo(made, tmp_path):
     plain = train(PPO, options, tmp_path / "ppo")
     for name, weight in checkpoint(run)["parts"]["agent"].items():
         torch.testing.assert_close(weight, checkpoint(plain)["parts"]["agent"][name], rtol=0, atol=ROUNDING)
+
+
+def test_the_agent_learns_from_shaped_rewards(made, tmp_path):
+    """Those of a known function; the log has the environment's returns, and a function of 1 changes nothing."""
+    script = made("with/reward-shaper")
+    args = script.module.Args(reward_shift=1.0, reward_scale=-2.0, reward_clip=3.0)
+    assert script.module.shape_rewards(np.array([0.0, 0.25, 5.0, -5.0]), args).tolist() == [-2.0, -2.5, -3.0, 3.0]
+    options = f"{SMALL} --total-timesteps 128"
+    with watched(script.module, "gae", lambda rewards, *rest: rewards) as seen:
+        run = train(script, options, tmp_path / "default")
+    assert all((rewards == np.float32(0.1)).all() for rewards in seen)
+    plain = train(PPO, options, tmp_path / "ppo")
+    assert scalars(run)["charts/episodic_return"][0] == scalars(plain)["charts/episodic_return"][0]
+    same = train(script, f"{options} --reward-scale 1", tmp_path / "same")
+    assert same_weights(checkpoint(same), checkpoint(plain))
