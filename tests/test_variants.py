@@ -317,3 +317,15 @@ def test_the_agent_learns_from_shaped_rewards(made, tmp_path):
     assert scalars(run)["charts/episodic_return"][0] == scalars(plain)["charts/episodic_return"][0]
     same = train(script, f"{options} --reward-scale 1", tmp_path / "same")
     assert same_weights(checkpoint(same), checkpoint(plain))
+
+
+def test_observations_have_the_time(made):
+    module = made("with/time-left").module
+    envs = module.make_envs(module.Args(num_envs=1, env_id="MountainCar-v0"))
+    obs, _ = envs.reset(seed=1)
+    times = [obs[0, -1]]
+    for _ in range(200):
+        obs, *_, infos = envs.step(np.array([1]))
+        times.append(infos["final_obs"][0][-1] if "final_obs" in infos else obs[0, -1])
+    np.testing.assert_allclose(times, np.arange(201) / 200, rtol=1e-6)
+    assert obs.shape == (1, 3) and obs[0, -1] == 0  # a new episode
