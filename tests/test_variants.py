@@ -329,3 +329,24 @@ def test_observations_have_the_time(made):
         times.append(infos["final_obs"][0][-1] if "final_obs" in infos else obs[0, -1])
     np.testing.assert_allclose(times, np.arange(201) / 200, rtol=1e-6)
     assert obs.shape == (1, 3) and obs[0, -1] == 0  # a new episode
+
+
+@pytest.mark.parametrize("script", ["ppo_atari.py", "ppo_atari_lstm.py"])
+def test_the_protocol_of_machado(script, made):
+    """18 actions; a quarter of them is replaced by the one before; an episode is a whole game, of five lives."""
+    module = made("with/machado", script).module
+    envs = module.make_envs(module.Args(num_envs=1, num_minibatches=1))
+    assert envs.single_action_space.n == 18
+    emulator = envs.envs[0].unwrapped.ale
+    assert emulator.getFloat("repeat_action_probability") == 0.25
+    envs.reset(seed=1)
+    lives = []
+    random = np.random.default_rng(1)
+    ended = False
+    while not ended:
+        lives.append(emulator.lives())
+        _, _, terminated, truncated, infos = envs.step(random.integers(18, size=1))
+        ended = bool(terminated | truncated)
+    assert set(lives) == {5, 4, 3, 2, 1}
+    assert infos["final_info"]["_episode"][0]
+    assert infos["final_info"]["episode"]["l"][0] == len(lives) + 2  # FIRE and UP
