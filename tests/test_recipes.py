@@ -48,6 +48,7 @@ TINY = {
     "ppo_multidiscrete.py": "--env-id toy_envs:Choices-v0 --total-timesteps 128 --num-envs 2 --num-steps 32",
     "ppo_multidiscrete_mask.py": "--env-id toy_envs:Choices-v0 --total-timesteps 128 --num-envs 2 --num-steps 32",
 }
+TINY["without/core-1-episodes"] = "--total-timesteps 128 --num-envs 1 --num-steps 64"
 TINY["with/seeds-continuous"] = TINY["ppo_continuous_action.py"]
 TINY["with/image"] = TINY["ppo_atari.py"] + " --env-id recipes.environments:Image-v0"
 TINY["with/image-and-vector"] = TINY["ppo_atari.py"] + " --env-id recipes.environments:ImageAndVector-v0"

@@ -350,3 +350,16 @@ def test_the_protocol_of_machado(script, made):
     assert set(lives) == {5, 4, 3, 2, 1}
     assert infos["final_info"]["_episode"][0]
     assert infos["final_info"]["episode"]["l"][0] == len(lives) + 2  # FIRE and UP
+
+
+def test_an_update_follows_each_episode(made, tmp_path):
+    """A minibatch of all of it; episodes go on over the entries of the log; the returns are discounted sums."""
+    script = made("without/core-1-episodes")
+    options = "--no-cuda --num-steps 64 --total-timesteps 512 --num-minibatches 1 --update-epochs 1 --gae-lambda 1"
+    with watched(script.module, "ppo_loss", lambda agent, minibatch, args: minibatch) as seen:
+        run = train(script, options, tmp_path)
+    lengths = [length for _, length in scalars(run)["charts/episodic_length"]]
+    assert [len(minibatch["obs"]) for minibatch in seen] == lengths and sum(lengths) > 400
+    for length, minibatch in zip(lengths, seen, strict=True):
+        returns = (1 - 0.99 ** np.arange(1, length + 1)) / (1 - 0.99)  # of steps that pay 1, the last one first
+        np.testing.assert_allclose(minibatch["returns"].sort().values, returns, rtol=1e-4)
