@@ -216,3 +216,43 @@ def test_threads_that_do_not_divide(tmp_path):
     group = Ranks(0, f"{SMALL} --actor-threads 3", tmp_path, module=script)
     assert group.wait() == [1]
     assert "error: --num-envs 8 is not a multiple of 1 ranks x 3 threads" in group.said()
+
+
+def follow_recipe(module, file):
+    """Writes the fingerprints of the weights in the actor's steps; new weights come in the middle of rollout 3.
+
+    Each rollout has 9 forward passes: 8 steps, and the value of the observation after them."""
+    seen = []
+    in_the_middle, written = threading.Event(), threading.Event()
+    forward, load = module.Agent.forward, module.Agent.load_state_dict
+    loads = []
+
+    def forward_seen(agent, obs):
+        if threading.current_thread().name.startswith("actor"):
+            seen.append(fingerprint(agent))
+            torch.save(seen, file)
+            if len(seen) == 2 * 9 + 4:
+                in_the_middle.set()
+                written.wait(60)
+        return forward(agent, obs)
+
+    def load_late(agent, state):
+        loads.append(agent)
+        if len(loads) == 4:  # that of update 3, as the first one checks whether the parts can be loaded
+            in_the_middle.wait(60)
+        load(agent, state)
+        if len(loads) == 4:
+            written.set()
+
+    module.Agent.forward, module.Agent.load_state_dict = forward_seen, load_late
+
+
+def test_new_weights_in_the_middle_of_a_rollout(with_recipe, tmp_path):
+    """With the recipe `asynchronous`, which tells what Cleanba's order is for."""
+    module = with_recipe("with/asynchronous").module
+    options = f"{SMALL} --num-minibatches 1 --total-timesteps 320"
+    run(0, options, tmp_path, changed(lambda: follow_recipe(module, tmp_path / "seen")), module)
+    seen = torch.load(tmp_path / "seen", weights_only=True)
+    assert len(seen) == 5 * 9
+    third = seen[2 * 9 : 3 * 9]
+    assert len(set(third[:4])) == len(set(third[4:])) == 1 and third[3] != third[4]

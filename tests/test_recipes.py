@@ -41,6 +41,7 @@ TINY = {
     "ppo.py": "--total-timesteps 128 --num-envs 2 --num-steps 32",
     "ppo_atari.py": "--total-timesteps 32 --num-envs 2 --num-steps 8",
     "ppo_atari_lstm.py": "--total-timesteps 64 --num-envs 4 --num-steps 8",
+    "ppo_atari_cleanba.py": "--total-timesteps 32 --num-envs 2 --num-steps 8",
     "ppo_continuous_action.py": "--env-id Hopper-v5 --total-timesteps 256 --num-envs 2 --num-steps 64",
     "ppo_seeds.py": "--total-timesteps 128 --num-envs 2 --num-steps 32",
     "ppo_selfplay.py": "--env-id toy_envs:Signs-v0 --total-timesteps 128 --num-envs 2 --num-steps 32",
@@ -189,7 +190,7 @@ def test_a_recipe_may_add_to_the_end(refresh, tmp_path):
 
 
 def slow_on_images(recipe):
-    images = recipe.script.stem in ("ppo_atari", "ppo_atari_lstm", "ppo_procgen")
+    images = recipe.script.stem in ("ppo_atari", "ppo_atari_lstm", "ppo_atari_cleanba", "ppo_procgen")
     return pytest.param(recipe, marks=pytest.mark.slow if images else ())
 
 
