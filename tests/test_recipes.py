@@ -51,6 +51,8 @@ TINY = {
 }
 TINY["without/core-1-episodes"] = "--total-timesteps 128 --num-envs 1 --num-steps 64"
 TINY["with/seeds-continuous"] = TINY["ppo_continuous_action.py"]
+TINY["with/envpool"] = TINY["ppo.py"] + " --env-id envpool/CartPole-v1"
+TINY["with/envpool-continuous"] = TINY["ppo_continuous_action.py"] + " --env-id envpool/Pendulum-v1"
 TINY["with/image"] = TINY["ppo_atari.py"] + " --env-id recipes.environments:Image-v0"
 TINY["with/image-and-vector"] = TINY["ppo_atari.py"] + " --env-id recipes.environments:ImageAndVector-v0"
 

@@ -339,6 +339,50 @@ class Asked:
         return answer
 
 
+class Pool:
+    """Toys behind the interface of EnvPool: the step after an episode's end ignores its action, and opens the next.
+
+    Such a step may pay, as those of EnvPool's dm_control do. An observation is a Dict of all of the toy's numbers, as
+    float64 and last first, of the first one as Discrete from -1, and of a text. As in EnvPool, a step that ends an
+    episode and is the last of its time limit is only truncated."""
+
+    config = {"max_num_players": 1}
+    observation_space = gym.spaces.Dict(
+        {
+            "numbers": gym.spaces.Box(-np.inf, np.inf, (2, 2), np.float64),
+            "mission": gym.spaces.Box(0, 255, (8,), np.uint8),
+            "index": gym.spaces.Discrete(8, start=-1),
+        }
+    )
+
+    def __init__(self, toys, actions):
+        self.toys = toys
+        self.action_space = actions
+
+    def answer(self, ids, obs):
+        obs = np.array(obs, dtype=np.float64)
+        obs = {
+            "numbers": obs[:, ::-1].reshape(-1, 2, 2),
+            "mission": np.full((len(obs), 8), 100, np.uint8),
+            "index": obs[:, 0].astype(np.int32),
+        }
+        return obs, {"env_id": np.array(ids, np.int32)}
+
+    def reset(self):
+        return self.answer(range(len(self.toys)), [toy.reset()[0] for toy in self.toys])
+
+    def step(self, actions, ids=None):
+        ids = range(len(self.toys)) if ids is None else ids
+        steps = []
+        for action, i in zip(actions, ids, strict=True):
+            toy = self.toys[i]
+            over = toy.steps is None
+            steps.append((toy.reset()[0], 0.5, False, False) if over else toy.step(action)[:4])
+        obs, rewards, terminated, truncated = map(np.array, zip(*steps, strict=True))
+        obs, info = self.answer(ids, obs)
+        return obs, np.float32(rewards), terminated & ~truncated, truncated, info
+
+
 class AsTheyAre(gym.vector.VectorWrapper):
     """In place of a script's Normalize, so that a test finds the numbers that an environment gave."""
 
