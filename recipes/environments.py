@@ -61,8 +61,31 @@ class Image(ImageAndVector):
         return self.draw()[::2, ::2]
 
 
+class HiddenLimit(gym.Wrapper):
+    """Episodes end after 50 to 500 steps; info["privileged_state"] has the share of 500 steps that is left, [1]."""
+
+    def reset(self, *, seed=None, options=None):
+        obs, info = self.env.reset(seed=seed, options=options)
+        self.steps_left = int(self.env.np_random.integers(50, 501))
+        return obs, info | self.privileged_state()
+
+    def step(self, action):
+        obs, reward, terminated, _, info = self.env.step(action)
+        self.steps_left -= 1
+        return obs, reward, terminated, self.steps_left == 0, info | self.privileged_state()
+
+    def privileged_state(self):
+        return {"privileged_state": np.array([self.steps_left / 500], np.float32)}
+
+
+def with_hidden_limit(**kwargs):
+    """CartPole whose episodes have limits that only an info tells."""
+    return HiddenLimit(CartPoleEnv(**kwargs))
+
+
 # The position of the cart and the angle of the pole; the cosine and the sine of the pendulum's angle
 gym.register("CartPoleNoVelocities-v1", partial(without_velocities, CartPoleEnv, [0, 2]), max_episode_steps=500)
 gym.register("PendulumNoVelocity-v1", partial(without_velocities, PendulumEnv, [0, 1]), max_episode_steps=200)
+gym.register("CartPoleHiddenLimit-v1", with_hidden_limit)
 gym.register("ImageAndVector-v0", ImageAndVector)
 gym.register("Image-v0", Image)
