@@ -2,6 +2,7 @@
 
 import multiprocessing
 import time
+from functools import partial
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -299,6 +300,103 @@ class Threads(Clock):
     def step(self, action):
         self.compute()
         return super().step(action)
+
+
+class Crowd:
+    """A ParallelEnv of PettingZoo: shows agent p of game g (g, episode, step, p); rewards are random. `log` has all.
+
+    Of its agents, "early" is terminated after 2 steps, "late" comes in step 1 and stays, "short" is truncated after 4
+    steps, and the game ends after 5 to 7. `made` has all games."""
+
+    metadata = {"render_modes": [], "render_fps": 5}
+    possible_agents = ["early", "late", "short"]
+    made = []
+
+    def __init__(self):
+        self.index = len(self.made)
+        self.made.append(self)
+        self.rewards = np.random.default_rng(self.index)
+        self.episode = -1
+        self.agents = []
+        self.log = []
+
+    def observation_space(self, agent):
+        return gym.spaces.Dict(here=gym.spaces.Box(0, 100, (3,), np.int32), who=gym.spaces.Box(0, 2, (1, 1)))
+
+    def action_space(self, agent):
+        return gym.spaces.Discrete(4)
+
+    def show(self, agents):
+        here = np.array([self.index, self.episode, self.steps], np.int32)
+        return {name: {"here": here, "who": np.array([[self.possible_agents.index(name)]])} for name in agents}
+
+    def reset(self, seed=None, options=None):
+        self.episode += 1
+        self.steps = 0
+        self.agents = ["early", "short"]
+        return self.show(self.agents), {name: {} for name in self.agents}
+
+    def step(self, actions):
+        assert list(actions) == [name for name in self.possible_agents if name in self.agents]
+        self.steps += 1
+        over = self.steps == 5 + (self.index + self.episode) % 3
+        rewards = {name: float(np.float32(self.rewards.normal())) for name in actions}
+        terminations = {name: over or (name == "early" and self.steps == 2) for name in actions}
+        truncations = {name: name == "short" and self.steps == 4 for name in actions}
+        for name in actions:
+            row = (self.index, self.episode, self.steps - 1, self.possible_agents.index(name))
+            self.log.append((row, actions[name], rewards[name], terminations[name], truncations[name]))
+        self.agents = [name for name in actions if not terminations[name] and not truncations[name]]
+        if self.steps == 1:
+            self.agents.append("late")
+        shown = self.show({*actions, *self.agents})
+        return shown, rewards, terminations, truncations, {name: {} for name in actions}
+
+    def close(self):
+        self.agents = []
+
+
+class Signals(Crowd):
+    """Each of three agents is shown one of 4 signs for 16 steps; the action of its number is right.
+
+    Each earns the share of right actions, or where it is competitive, 1 if its own is right, less that share."""
+
+    def __init__(self, competitive):
+        super().__init__()
+        self.competitive = competitive
+
+    def observation_space(self, agent):
+        return gym.spaces.Box(0, 1, (4,))
+
+    def show(self, agents):
+        self.answers = {name: self.rewards.integers(4) for name in agents}
+        return {name: np.float32(np.eye(4)[answer]) for name, answer in self.answers.items()}
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.agents = list(self.possible_agents)
+        return self.show(self.agents), {}
+
+    def step(self, actions):
+        self.steps += 1
+        right = {name: float(action == self.answers[name]) for name, action in actions.items()}
+        share = sum(right.values()) / 3
+        rewards = {name: right[name] - share if self.competitive else share for name in actions}
+        ends = dict.fromkeys(actions, self.steps == 16)
+        if self.steps == 16:
+            self.agents = []
+        return self.show(actions), rewards, dict.fromkeys(actions, False), ends, {}
+
+
+class Different(Crowd):
+    """One agent has other actions than the rest."""
+
+    def action_space(self, agent):
+        return gym.spaces.Discrete(5 if agent == "late" else 4)
+
+
+cooperative = partial(Signals, competitive=False)
+competitive = partial(Signals, competitive=True)
 
 
 def normalized():
