@@ -114,6 +114,9 @@ def parse_options(module, options, prog):
     return [json.loads(json.dumps(dataclasses.asdict(args))) for args in (given, module.Args())]
 
 
+# A job is an object with a name, its runs, done(), command() and to_collect(). A run is also a job, of itself.
+
+
 class Ours:
     """A run of one of our scripts, or of a copy, with its recipes and options.
 
@@ -149,6 +152,7 @@ class Ours:
             "options": {name: self.args[name] for name in changed},
         }
         self.name = file_name(results.name_of(self.entry))
+        self.runs = [self]
 
     def write_script(self, script, names):
         """Writes a script with recipes, such as build/ppo+core-9.py, and returns its path."""
@@ -194,12 +198,12 @@ class Ours:
         """Whether the results have the whole run, or its folder has the last checkpoint."""
         if self.collected():
             return True
-        run = self.run_folder()
-        if run is None:
+        folder = self.run_folder()
+        if folder is None:
             return False
-        if collect.blob(run / f"{self.script}.py") != collect.blob(self.file):
-            print(f"note: {run} was made with another text of {self.file.name}", file=sys.stderr, flush=True)
-        return collect.newest_step(run) >= self.steps
+        if collect.blob(folder / f"{self.script}.py") != collect.blob(self.file):
+            print(f"note: {folder} was made with another text of {self.file.name}", file=sys.stderr, flush=True)
+        return collect.newest_step(folder) >= self.steps
 
     def collected(self):
         """Whether the results have the whole run."""
@@ -207,10 +211,6 @@ class Ours:
             return False
         entry = results.find(self.results, self.entry)
         return entry is not None and entry["steps"] == entry["steps_wanted"] == self.steps
-
-    def runs(self):
-        """The runs of this job."""
-        return [self]
 
     def to_collect(self):
         """The folders of runs that are done and not in the results, if there are to be results."""
@@ -221,9 +221,9 @@ class Ours:
     def command(self):
         """The command that starts the run or continues it."""
         command = [sys.executable, str(self.file), *self.options]
-        run = self.run_folder()
-        if run is not None and collect.newest_step(run) > 0:
-            command += ["--resume", os.path.relpath(run, self.folder)]
+        folder = self.run_folder()
+        if folder is not None and collect.newest_step(folder) > 0:
+            command += ["--resume", os.path.relpath(folder, self.folder)]
         return command
 
 
@@ -231,34 +231,31 @@ class SideBySide:
     """A job of several runs, which one process of ppo_seeds.py makes: every combination of the agents' options."""
 
     def __init__(self, runs):
-        self.all_runs = runs
+        self.runs = runs
         self.name = file_name(" and ".join(run.name for run in runs))
 
-    def runs(self):
-        return self.all_runs
-
     def done(self):
-        return all(run.done() for run in self.all_runs)
+        return all(run.done() for run in self.runs)
 
     def to_collect(self):
         folders = []
-        for run in self.all_runs:
+        for run in self.runs:
             folders += run.to_collect()
         return folders
 
     def command(self):
         """The command that starts the runs or continues them; divided_by_step() has put runs of one step together."""
-        first = self.all_runs[0]
+        first = self.runs[0]
         command = [sys.executable, str(first.file)]
         for name, value in first.args.items():
             if name not in first.of_agents and value != first.defaults[name]:
                 command += results.option_words(name, value)
-        folders = [run.run_folder() for run in self.all_runs]
+        folders = [run.run_folder() for run in self.runs]
         if None not in folders and collect.newest_step(folders[0]) > 0:
             return [*command, "--resume", *(os.path.relpath(folder, first.folder) for folder in folders)]
         for name in first.of_agents:
             if name != "resume":
-                values = list(dict.fromkeys(run.args[name] for run in self.all_runs))  # each once, in order
+                values = list(dict.fromkeys(run.args[name] for run in self.runs))  # each once, in order
                 command += results.option_words(name, values)
         return command
 
@@ -280,12 +277,10 @@ class PPO2:
         self.results = results_folder
         self.name = file_name(f"{self.options['env']}__{self.script}__{seed}__{self.steps}")
         self.folder = folder / "runs" / self.name
+        self.runs = [self]
 
     def run_folder(self):
         return self.folder
-
-    def runs(self):
-        return [self]
 
     def to_collect(self):
         """No folder: the sweep that makes a run collects it as it ends, and later ones do not look for it."""
@@ -342,7 +337,7 @@ def group_of(line, seed, settings):
     if line.startswith("ppo2_"):
         return None
     run = make(line, seed, settings)
-    if not run.of_agents or any(run.args[name] not in (None, False) for name in SINGLE_AGENT):
+    if not run.of_agents or any(run.args.get(name) not in (None, False) for name in SINGLE_AGENT):
         return None
     shared = {name: value for name, value in run.args.items() if name not in run.of_agents}
     return json.dumps([str(run.file), shared])
@@ -442,7 +437,7 @@ def start(job, folder):
 
     The logs of its runs are locked until the process ends, so no other sweep makes one of them meanwhile."""
     (folder / "logs").mkdir(parents=True, exist_ok=True)
-    names = dict.fromkeys([job.name, *(run.name for run in job.runs())])  # a job of one run has the name of the run
+    names = dict.fromkeys([job.name, *(run.name for run in job.runs)])  # a job of one run has the name of the run
     logs = {}
     with contextlib.ExitStack() as files:
         for name in names:
@@ -478,7 +473,7 @@ def finish(job, status, about):
     Returns whether the job failed, or a run that cannot be collected."""
     print(f"{'failed' if status else 'finished'}: logs/{job.name}.log", flush=True)
     failed = status != 0
-    for run in job.runs():
+    for run in job.runs:
         folder = run.run_folder()
         if folder is not None:
             (folder / "sweep.json").write_text(json.dumps({"machine": about} | run.about, indent=2))
