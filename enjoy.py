@@ -104,8 +104,8 @@ def load(path, script_options=()):
     """Reads a checkpoint, or the newest of a run's folder, and imports the script that made it: a Saved.
 
     `script_options` are words of the command line, which change the options in the checkpoint. No code in the
-    checkpoint runs. Ends the program with a line if the contents are not those of a checkpoint: a damaged one is not
-    replaced by an older one, which would play otherwise without a word."""
+    checkpoint runs. Ends the program with a line if the contents are not those of a checkpoint; a damaged one is not
+    replaced by an older one, as that would play another agent than the newest."""
     file = path
     if path.is_dir():
         files = sorted(path.glob(f"checkpoint_{STEP}.pt"))
@@ -130,7 +130,8 @@ def read_state(file):
     data = file.read_bytes()
     state = None
     try:
-        if zipfile.ZipFile(io.BytesIO(data)).testzip() is None:  # torch.load does not verify the checksums
+        damaged_part = zipfile.ZipFile(io.BytesIO(data)).testzip()  # torch.load does not verify the checksums
+        if damaged_part is None:
             state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except MemoryError:
         raise
@@ -138,7 +139,8 @@ def read_state(file):
         pass
     if not isinstance(state, dict):
         sys.exit(f"error: {file} is damaged, or not a checkpoint of these scripts")
-    for key, kind in {"script": str, "args": dict, "global_step": int, "returns": list, "parts": dict}.items():
+    kinds = {"script": str, "args": dict, "global_step": int, "returns": list, "parts": dict}
+    for key, kind in kinds.items():
         if not isinstance(state.get(key), kind):
             value = type(state[key]).__name__ if key in state else "missing"
             sys.exit(f"error: {file} is not a checkpoint of these scripts: {key} is {value}, not {kind.__name__}")
@@ -216,11 +218,8 @@ def make_envs(saved, render=False):
     options = options_of_one_game(saved, render)
     try:
         envs = saved.script.make_envs(options)
-    except (
-        gym.error.Error,
-        ModuleNotFoundError,
-    ):  # an unknown env_id, a missing library: errors_as_lines() prints them
-        raise
+    except (gym.error.Error, ModuleNotFoundError):
+        raise  # an unknown env_id, a missing library: errors_as_lines() prints them
     except Exception as error:  # of many kinds: an __init__ without render_mode, MuJoCo without EGL
         if not render:
             raise
@@ -464,7 +463,7 @@ class Video:
 
 
 def video_folder(file):
-    """The folder for the videos of a checkpoint: in its run's folder, or without one in videos/ of this folder."""
+    """A folder for the videos of a checkpoint: in its run's folder, or else in videos/ of the current folder."""
     now = time.strftime("%Y%m%d-%H%M%S")
     if file.with_name("run.json").exists():
         return file.with_name(f"videos-{now}")
