@@ -616,6 +616,7 @@ def errors_as_lines():
 
 
 def main():
+    sys.path.append(str(Path(__file__).parent))  # where the script is a symbolic link, Python has only its target's
     with errors_as_lines():
         args, script_options = tyro.cli(Args, description=__doc__, return_unknown_args=True)
         enjoy(args, script_options)

@@ -696,6 +696,11 @@ def new_folder(args):
     return Path(args.runs_folder, name)
 
 
+def torch_settings():
+    """The settings of a whole process that an agent needs, by their names: an environment might change them."""
+    return {"default dtype": torch.get_default_dtype(), "gradient mode": torch.is_grad_enabled()}
+
+
 def state_keys(states):
     """[(part, key), ...] of the states of a run's parts, in order."""
     return [(part, key) for part, state in states.items() for key in state]
@@ -743,6 +748,7 @@ class Run:
             self.folder = new_folder(args)
 
         self.args = args
+        self.torch_settings = torch_settings()
         self.saved = state["parts"]
         self.returns = []  # of the last 100 episodes
         self.global_step = state["global_step"]
@@ -779,6 +785,7 @@ class Run:
         """Restores the parts, opens the log, and says so.
 
         A part has load_state_dict(), and a state_dict() that returns a dict."""
+        self.check_torch()
         self.parts = parts
         if self.saved is not None:
             self.restore()  # before a new run has a folder, so that parts that do not fit leave none behind
@@ -800,6 +807,12 @@ class Run:
         self.write_about(device)
         self.started = True
         print(f"{self.folder}: training on {device}; Ctrl-C stops, --resume {self.folder} continues", flush=True)
+
+    def check_torch(self):
+        """Ends the program if an environment has changed what the agent needs of torch."""
+        for name, value in torch_settings().items():
+            if value != self.torch_settings[name]:
+                sys.exit(f"error: an environment has changed torch's {name} to {value}, and must change it back itself")
 
     def restore(self):
         """Loads the saved states into the parts; ends the program if they do not fit.
@@ -859,6 +872,7 @@ class Run:
         total = self.args.total_timesteps
         with tqdm(total=total, initial=self.global_step, unit=" steps", unit_scale=True, mininterval=1) as bar:
             for update in range(self.updates_done + 1, self.num_updates + 1):
+                self.check_torch()
                 yield update  # here train() makes its rollout and its update
                 mean = np.mean(self.returns) if self.returns else math.nan
                 bar.set_postfix_str(f"return {mean:.4g}", refresh=False)
@@ -987,6 +1001,7 @@ def main(create_run=Run):
         sys.stdout = open(os.devnull, "w")
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")
+    sys.path.append(str(Path(__file__).parent))  # where the script is a symbolic link, Python has only its target's
     args = tyro.cli(Args, description=__doc__)
     if create_run is Run:  # other functions know about launchers
         check_single_process()

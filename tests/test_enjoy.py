@@ -269,9 +269,14 @@ def test_a_script_of_an_earlier_version(tmp_path, capsys):
 @pytest.mark.slow
 def test_a_run_of_a_symbolic_link(tmp_path, capsys):
     (tmp_path / "train_agent.py").symlink_to(ROOT / "ppo.py")
-    process = start([tmp_path / "train_agent.py", *FEW.split()], tmp_path)
+    (tmp_path / "watch.py").symlink_to(ROOT / "enjoy.py")
+    (tmp_path / "beside.py").write_text(
+        "import gymnasium, toy_envs\ngymnasium.register('Beside-v0', toy_envs.Clock, kwargs={'images': None})"
+    )
+    process = start([tmp_path / "train_agent.py", *FEW.split(), "--env-id", "beside:Beside-v0"], tmp_path)
     assert processes.finish(process)[0] == 0
-    assert len(play(newest_run(tmp_path), capsys, episodes=1)[0]) == 1
+    status, said, errors = processes.finish(start([tmp_path / "watch.py", newest_run(tmp_path)], tmp_path))
+    assert status == 0 and "game 20: return " in said, errors
 
 
 def test_the_newest_script_that_began_before_the_checkpoint(tmp_path, capsys):

@@ -12,7 +12,7 @@ import toy_envs
 from in_process import patched, train, watched
 from processes import PATIENCE, finish, start
 from run_files import checkpoint, newest_run, same_weights, without_speed
-from script_table import CONTINUOUS, MASK, MULTIDISCRETE, PPO, SELFPLAY, SHARED
+from script_table import CONTINUOUS, MASK, MULTIDISCRETE, PPO, SEEDS, SELFPLAY, SHARED
 from test_cli import train_on
 
 import ppo
@@ -353,6 +353,40 @@ def test_an_error_of_the_environment_s_own_keeps_its_traceback(more, tmp_path):
     assert status == 1
     assert errors.count("Traceback") == 1 and 'raise Unsendable(f"{action % 1}")' in errors
     assert "Unsendable: 0" in errors.splitlines()[-1]
+
+
+@pytest.fixture
+def settings_of_torch():
+    """Puts torch's settings back after a test."""
+    before = torch.get_default_dtype()
+    yield
+    torch.set_default_dtype(before)
+    torch.set_grad_enabled(True)
+
+
+@pytest.mark.parametrize("script", [PPO, SEEDS], ids=["ppo", "ppo_seeds"])
+@pytest.mark.parametrize(
+    "change, line",
+    [
+        ("Float64-init", "default dtype to torch.float64"),
+        ("Float64-reset", "default dtype to torch.float64"),
+        ("Float64-step", "default dtype to torch.float64"),
+        ("Gradients-init", "gradient mode to False"),
+        ("Gradients-reset", "gradient mode to False"),
+    ],
+)
+def test_an_environment_that_changes_torch(script, change, line, settings_of_torch, tmp_path):
+    """A line says so, and no agent is trained in another way."""
+    with pytest.raises(SystemExit, match=f"^error: an environment has changed torch's {line}"):
+        train(script, f"{script.tiny} --env-id toy_envs:{change}-v0", tmp_path)
+
+
+@pytest.mark.parametrize("change", ["Float64-reset", "Float64-step", "Gradients-step"])
+def test_an_environment_that_may_change_torch(change, settings_of_torch, tmp_path):
+    """In a process of its own; and gradients in a step, which a rollout does not need."""
+    more = "" if change == "Gradients-step" else " --async-envs"
+    run = train(PPO, f"{PPO.tiny} --env-id toy_envs:{change}-v0{more}", tmp_path)
+    assert checkpoint(run)["global_step"] == 512
 
 
 # Processes

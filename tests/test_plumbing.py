@@ -598,6 +598,19 @@ def test_a_script_started_through_a_link_is_known_by_its_own_name(tmp_path):
     assert checkpoint(run)["script"] == json.loads((run / "run.json").read_text())["script"] == "ppo.py"
 
 
+def test_a_module_beside_a_link(tmp_path):
+    """Python looks beside the script that the link names, but a user's module stands beside the link."""
+    links = tmp_path / "links"
+    links.mkdir()
+    (links / "link.py").symlink_to(ppo.__file__)
+    (links / "beside_a_link.py").write_text(
+        "import gymnasium, toy_envs\ngymnasium.register('Beside-v0', toy_envs.Clock)"
+    )
+    with patched((ppo, "__file__", str(links / "link.py")), (sys, "path", [*sys.path])):
+        run = train("--env-id beside_a_link:Beside-v0 --total-timesteps 64 --num-envs 2 --num-steps 16", tmp_path)
+    assert checkpoint(run)["global_step"] == 64
+
+
 def test_why_there_is_no_commit(tmp_path, monkeypatch):
     """Where git refuses the checkout of another owner, and where there is no git, the reason stands in its place."""
     git = tmp_path / "git"

@@ -286,6 +286,28 @@ class Broken(PairOfRewards):
         raise Unsendable(f"{action % 1}")
 
 
+class ChangesTorch(Toy):
+    """Calls a function of torch with an argument when it is made, in its reset, or in its steps."""
+
+    def __init__(self, place, function, argument, render_mode=None):
+        super().__init__(None)
+        self.place = place
+        self.change = partial(getattr(torch, function), argument)
+        self.change_in("init")
+
+    def change_in(self, place):
+        if place == self.place:
+            self.change()
+
+    def reset(self, seed=None, options=None):
+        self.change_in("reset")
+        return self.show(0, 0, 0, 0), {}
+
+    def step(self, action):
+        self.change_in("step")
+        return self.show(0, 0, 0, 0), 1.0, False, False, {}
+
+
 class Threads(Clock):
     """Computes with all threads of torch when it is made, and in each step."""
 
@@ -411,6 +433,13 @@ gym.register("Threads-v0", Threads)
 gym.register("PairOfRewards-v0", PairOfRewards)
 gym.register("NoMask-v0", NoMask)
 gym.register("Broken-v0", Broken)
+for place in ("init", "reset", "step"):
+    for name, function, argument in (
+        ("Float64", "set_default_dtype", torch.float64),
+        ("Gradients", "set_grad_enabled", False),
+    ):
+        options = {"place": place, "function": function, "argument": argument}
+        gym.register(f"{name}-{place}-v0", ChangesTorch, kwargs=options)
 gym.register("Normalized-v0", normalized)
 BORROWED = {
     "BorrowedDiscrete-v0": {"actions": gym.spaces.Discrete(3)},
