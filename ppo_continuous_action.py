@@ -190,17 +190,16 @@ class RGBFrames(gym.Wrapper):
     """Renders frames as uint8 [H, W, 3], as videos need them: gray is repeated, alpha dropped, [0, 1] scaled."""
 
     def render(self):
-        frame = self.env.render()
-        if isinstance(frame, list):
-            frame = frame[-1]
-        frame = np.asarray(frame)
-        if frame.ndim < 2:
-            raise gym.error.Error(f"the environment's render() must return an image, and returns {frame}")
-        if frame.dtype.kind == "f" and frame.max() <= 1:
-            frame = frame * 255
+        rendered = self.env.render()
+        frame = np.asarray(rendered[-1] if isinstance(rendered, list) and rendered else rendered)
         if frame.ndim == 2:
             frame = frame[..., np.newaxis]
-        channels = (0, 1, 2) if frame.shape[-1] >= 3 else (0, 0, 0)
+        if frame.ndim != 3 or frame.size == 0 or frame.shape[-1] not in (1, 3, 4):
+            problem = f"{type(rendered).__name__} of the shape {list(frame.shape)}"
+            raise gym.error.Error(f"the environment's render() must return an image, [H, W, 3], and returns {problem}")
+        if frame.dtype.kind in "bf" and frame.max() <= 1:
+            frame = frame * 255.0
+        channels = (0, 0, 0) if frame.shape[-1] == 1 else (0, 1, 2)
         return frame[..., channels].clip(0, 255).astype(np.uint8)
 
 
@@ -590,7 +589,7 @@ def check_options(args):
 def check_single_process():
     """Ends the program if a launcher started it several times, as each process would make the same run."""
     for name in ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):
-        if int(os.environ.get(name, "1")) > 1:
+        if os.environ.get(name, "1") not in ("", "0", "1"):
             hint = "several processes need torchrun and a script made for it: ppo_atari_multigpu.py (docs/scale.md)"
             sys.exit(f"error: {name}={os.environ[name]}: {hint}")
 

@@ -65,9 +65,10 @@ def test_a_launcher_of_several_processes(script, name, tmp_path, monkeypatch):
     with pytest.raises(SystemExit, match=f"^error: {name}=2: .*torchrun.*ppo_atari_multigpu.py"):
         train(script, script.tiny, tmp_path)
     assert not list(tmp_path.glob("runs/*"))
-    monkeypatch.setenv(name, "1")
-    if script is PPO:
-        train(script, script.tiny, tmp_path)
+    for single in ("1", ""):
+        monkeypatch.setenv(name, single)
+        if script is PPO:
+            train(script, script.tiny, tmp_path)
 
 
 @pytest.mark.parametrize("env_id", ["NoSuch-v0", "no_such_module:NoSuch-v0", "CartPole-v99"])

@@ -173,8 +173,9 @@ def test_a_reward_must_be_one_number(reward):
         (np.full((4, 6, 3), 99.9), np.full((4, 6, 3), 99, np.uint8)),
         (np.full((4, 6, 3), 300), np.full((4, 6, 3), 255, np.uint8)),
         ([np.zeros((4, 6)), toy_envs.gray(4, 6)], np.stack([toy_envs.gray(4, 6)] * 3, axis=-1)),
+        (np.ones((4, 6), bool), np.full((4, 6, 3), 255, np.uint8)),
     ],
-    ids=["gray", "one channel", "alpha", "up to 1", "floats", "integers", "list"],
+    ids=["gray", "one channel", "alpha", "up to 1", "floats", "integers", "list", "bools"],
 )
 def test_frames_become_rgb(frame, expected):
     env = toy_envs.Endless(render_mode="rgb_array")
@@ -184,12 +185,25 @@ def test_frames_become_rgb(frame, expected):
     np.testing.assert_array_equal(shown, expected)
 
 
-@pytest.mark.parametrize("frame", [None, "text", [1, 2, 3]], ids=repr)
+@pytest.mark.parametrize(
+    "frame",
+    [
+        None,
+        "text",
+        [1, 2, 3],
+        [],
+        np.zeros((3, 4, 6)),
+        np.zeros((1, 4, 6, 3)),
+        np.zeros((4, 6, 2)),
+        np.zeros((0, 0, 3)),
+    ],
+    ids=lambda frame: str(np.shape(frame)),
+)
 def test_what_is_no_frame(frame):
     """A line says so."""
     env = toy_envs.Endless(render_mode="rgb_array")
     env.render = lambda: frame
-    with pytest.raises(gym.error.Error, match=r"^the environment's render\(\) must return an image, and returns "):
+    with pytest.raises(gym.error.Error, match=r"^the environment's render\(\) must return an image, .* and returns "):
         ppo.RGBFrames(env).render()
 
 
@@ -312,7 +326,16 @@ def test_forms_of_a_mask(mask, method):
     assert info["action_mask"].dtype == bool and info["action_mask"].tolist() == [False, True, True, True, False]
 
 
-@pytest.mark.parametrize("mask", [[0, 1, 1, 1], [0, 1, 1, 1, 2], [[0, 1, 1], [1]], [0.5, 1, 1, 1, 1]], ids=repr)
+def test_a_mask_that_is_an_attribute():
+    env = Dials(None)
+    env.action_mask = np.array(MASK_OF_FIVE)
+    _, info = ppo_multidiscrete_mask.Episodes(env).reset()
+    assert info["action_mask"].tolist() == [False, True, True, True, False]
+
+
+@pytest.mark.parametrize(
+    "mask", [[0, 1, 1, 1], [0, 1, 1, 1, 2], [[0, 1, 1], [1]], [0.5, 1, 1, 1, 1], 1, "11111", {"left": 1}], ids=repr
+)
 def test_a_mask_of_another_size_or_of_other_numbers(mask):
     with pytest.raises(gym.error.Error, match="^action_mask must be 5 zeros and ones, for MultiDiscrete"):
         ppo_multidiscrete_mask.Episodes(Dials(mask)).reset()
