@@ -557,7 +557,7 @@ def check_options(args):
 
 def check_single_process():
     """Ends the program if a launcher started it several times, as each process would make the same run."""
-    for name in ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):
+    for name in ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMI_SIZE"):
         if os.environ.get(name, "1") not in ("", "0", "1"):
             hint = "several processes need torchrun and a script made for it: ppo_atari_multigpu.py (docs/scale.md)"
             sys.exit(f"error: {name}={os.environ[name]}: {hint}")

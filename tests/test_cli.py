@@ -57,7 +57,9 @@ def test_integers_of_a_resume_that_are_too_small(tmp_path):
         train(PPO, f"--resume {run} --num-envs 0 --total-timesteps 1024", tmp_path)
 
 
-@pytest.mark.parametrize("name", ["WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"])
+@pytest.mark.parametrize(
+    "name", ["WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMI_SIZE"]
+)
 @of_scripts([PPO, script_table.MULTIGPU])
 def test_a_launcher_of_several_processes(script, name, tmp_path, monkeypatch):
     """Each process would make the same run: one of several ends with a line, a single one trains."""
