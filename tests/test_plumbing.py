@@ -603,12 +603,11 @@ def test_a_module_beside_a_link(tmp_path):
     links = tmp_path / "links"
     links.mkdir()
     (links / "link.py").symlink_to(ppo.__file__)
-    (links / "beside_a_link.py").write_text(
-        "import gymnasium, toy_envs\ngymnasium.register('Beside-v0', toy_envs.Clock)"
-    )
+    module = "import gymnasium, toy_envs\ngymnasium.register('Beside-v0', toy_envs.Clock, kwargs={'images': None})"
+    (links / "beside_a_link.py").write_text(module)
     with patched((ppo, "__file__", str(links / "link.py")), (sys, "path", [*sys.path])):
-        run = train("--env-id beside_a_link:Beside-v0 --total-timesteps 64 --num-envs 2 --num-steps 16", tmp_path)
-    assert checkpoint(run)["global_step"] == 64
+        run = in_process.train(PPO, f"{PPO.tiny} --env-id beside_a_link:Beside-v0", tmp_path)
+    assert checkpoint(run)["global_step"] == 512
 
 
 def test_why_there_is_no_commit(tmp_path, monkeypatch):
