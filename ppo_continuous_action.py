@@ -172,10 +172,10 @@ class Episodes(gym.Wrapper):
 
     def step(self, action):
         obs, reward, terminated, truncated, info = self.env.step(action)
-        reward = np.asarray(reward, dtype=np.float64)  # sums of smaller types are inexact
-        if reward.size != 1:
+        reward = np.asarray(reward)
+        if reward.size != 1 or reward.dtype.kind not in "biuf":  # bool, integer or float
             raise gym.error.Error(f"the reward of an environment must be one number, and is {reward}")
-        reward = reward.item()
+        reward = float(reward.item())  # sums of smaller types are inexact
         self.episode_return += reward
         self.episode_length += 1
         kept = {}

@@ -154,7 +154,7 @@ def test_a_return_is_summed_exactly(reward):
     assert rewarded(reward, 3000) == (3000, {float})
 
 
-@pytest.mark.parametrize("reward", [np.ones(2), [], [1.0, 2.0]], ids=repr)
+@pytest.mark.parametrize("reward", [np.ones(2), [], [1.0, 2.0], None, "1.0", {"speed": 1.0}, 1j], ids=repr)
 def test_a_reward_must_be_one_number(reward):
     with pytest.raises(gym.error.Error, match="^the reward of an environment must be one number, and is "):
         rewarded(reward, 1)
