@@ -48,6 +48,8 @@ import tyro
 #       with obs_stats.mean and obs_stats.var
 #   Seats
 #       if any, the two players of a game are two environments
+#   valid_actions(obs, num_actions)
+#       if any, which actions the observations of a player allow, bool [B, num_actions]; for --opponent random
 #   Episodes
 #       if any, a wrapper of each environment, which flattens observations to vectors
 #   Agent(envs, ...)
@@ -349,10 +351,11 @@ def as_array(actions):
 
 
 class RandomPlayer:
-    """Takes actions of equal probability from a space of actions."""
+    """Takes actions of equal probability: all of a Discrete space, or those that a script's valid_actions() allows."""
 
-    def __init__(self, space):
+    def __init__(self, space, script):
         self.space = space
+        self.valid_actions = getattr(script, "valid_actions", None)
 
     def start_game(self, seed, batch_size):
         """Seeds the actions."""
@@ -360,7 +363,11 @@ class RandomPlayer:
 
     def act(self, obs, dones, infos):
         """One random action, as an array."""
-        return np.array([self.space.sample()])
+        mask = None
+        if self.valid_actions is not None:
+            [valid] = self.valid_actions(torch.from_numpy(obs), int(self.space.n))
+            mask = valid.numpy().astype(np.int8)
+        return np.array([self.space.sample(mask)])
 
 
 class Match:
@@ -389,7 +396,7 @@ def make_match(player, envs, args):
     if not hasattr(player.script, "Seats"):
         sys.exit(f"error: --opponent: {Path(player.script.__file__).name} is not for games of two players")
     if args.opponent == "random":
-        return Match(player, RandomPlayer(envs.single_action_space))
+        return Match(player, RandomPlayer(envs.single_action_space, player.script))
     saved = load(Path(args.opponent))
     if "envs" in saved.state["parts"]:
         hint = "the environments can have only those of the agent"

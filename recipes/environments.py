@@ -61,6 +61,67 @@ class Image(ImageAndVector):
         return self.draw()[::2, ::2]
 
 
+class TicTacToe:
+    """Tic-tac-toe, with the interface of an AEC game of PettingZoo: the winner earns 1, the loser -1.
+
+    An observation has the mover's own marks and the other's, and the free squares as action_mask."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 2}
+    possible_agents = ("first", "second")
+    lines = np.array([[0, 1, 2], [3, 4, 5], [6, 7, 8], [0, 3, 6], [1, 4, 7], [2, 5, 8], [0, 4, 8], [2, 4, 6]])
+
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+
+    def observation_space(self, agent):
+        marks = gym.spaces.Box(0, 1, (2, 9), np.int8)
+        return gym.spaces.Dict(observation=marks, action_mask=gym.spaces.Box(0, 1, (9,), np.int8))
+
+    def action_space(self, agent):
+        return gym.spaces.Discrete(9)
+
+    def reset(self, seed=None, options=None):
+        self.marks = np.zeros((2, 9), np.int8)  # of each agent
+        self.agents = list(self.possible_agents)
+        self.agent_selection = "first"
+        self.rewards = dict.fromkeys(self.agents, 0.0)
+        self.is_over = False
+
+    def last(self, observe=True):
+        agent = self.possible_agents.index(self.agent_selection)
+        mask = 1 - self.marks.sum(0, dtype=np.int8)
+        obs = {"observation": self.marks[[agent, 1 - agent]], "action_mask": mask} if observe else None
+        return obs, self.rewards[self.agent_selection], self.is_over, False, {}
+
+    def step(self, action):
+        mover = self.agent_selection
+        agent = self.possible_agents.index(mover)
+        other = self.possible_agents[1 - agent]
+        if self.is_over:
+            self.agents.remove(mover)
+        else:
+            if self.marks[:, action].any():
+                raise ValueError(f"square {action} is not free")
+            self.marks[agent, action] = 1
+            has_won = bool(self.marks[agent][self.lines].all(axis=1).any())
+            self.is_over = has_won or bool(self.marks.any(axis=0).all())
+            if has_won:
+                self.rewards = {mover: 1.0, other: -1.0}
+        self.agent_selection = other
+
+    def render(self):
+        """The board, uint8 [192, 192, 3]: squares of the first agent are blue, those of the second red."""
+        board = np.full((9, 3), 255, np.uint8)
+        board[self.marks[0] == 1] = (59, 125, 216)
+        board[self.marks[1] == 1] = (208, 64, 48)
+        image = board.reshape(3, 3, 3).repeat(64, axis=0).repeat(64, axis=1)
+        image[::64] = image[:, ::64] = 0
+        return image
+
+    def close(self):
+        pass
+
+
 class HiddenLimit(gym.Wrapper):
     """Episodes end after 50 to 500 steps; info["privileged_state"] has the share of 500 steps that is left, [1]."""
 

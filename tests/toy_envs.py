@@ -421,6 +421,87 @@ cooperative = partial(Signals, competitive=False)
 competitive = partial(Signals, competitive=True)
 
 
+class Table:
+    """An AEC game of PettingZoo for three, in an order of chance: shows (game, episode, move, agent), of the next move.
+
+    Each move pays each agent something by chance. Agent "c" leaves after two turns, and the game ends after 7 to 9
+    moves. The last action is never valid, and one other. `log` has [agent, (game, episode, move), action, earned until
+    the next turn, whether it was the last turn]. `made` has all games."""
+
+    metadata = {"render_modes": [], "render_fps": 5}
+    possible_agents = ["a", "b", "c"]
+    made = []
+
+    def __init__(self):
+        self.index = len(self.made)
+        self.made.append(self)
+        self.chance = np.random.default_rng(self.index)
+        self.episode = -1
+        self.log = []
+
+    def observation_space(self, agent):
+        numbers = gym.spaces.Box(0, 1000, (4,))
+        return gym.spaces.Dict(action_mask=gym.spaces.Box(0, 1, (5,), np.int8), numbers=numbers)
+
+    def action_space(self, agent):
+        return gym.spaces.Discrete(5)
+
+    def reset(self, seed=None, options=None):
+        self.episode += 1
+        self.move = 0
+        self.agents = list(self.possible_agents)
+        self.dead = []
+        self.earned = dict.fromkeys(self.agents, 0.0)
+        self.turns = dict.fromkeys(self.agents)  # the entry in the log of an agent's last turn
+        self.agent_selection = self.chance.choice(self.agents)
+
+    def mask(self):
+        return np.array([self.move % 4 != action for action in range(4)] + [False], np.int8)
+
+    def last(self, observe=True):
+        name = self.agent_selection
+        numbers = np.float32([self.index, self.episode, self.move, self.possible_agents.index(name)])
+        obs = {"action_mask": self.mask(), "numbers": numbers} if observe else None
+        return obs, self.earned[name], name in self.dead, False, {}
+
+    def step(self, action):
+        mover = self.agent_selection
+        if mover in self.dead:
+            assert action is None
+            self.dead.remove(mover)
+            self.agents.remove(mover)
+        else:
+            assert self.mask()[action]
+            self.turns[mover] = [mover, (self.index, self.episode, self.move), action, 0.0, False]
+            self.log.append(self.turns[mover])
+            self.earned[mover] = 0.0
+            self.move += 1
+            for name in self.agents:
+                payment = float(self.chance.integers(-5, 6))
+                self.earned[name] += payment
+                if self.turns[name] is not None:
+                    self.turns[name][3] += payment
+            if mover == "c" and len([step for step in self.log if step[0] == "c" and step[1][1] == self.episode]) == 2:
+                self.dead = ["c"]
+            if self.move == 7 + self.episode % 3:
+                self.dead = list(self.agents)
+            for name in self.dead:
+                if self.turns[name] is not None:
+                    self.turns[name][4] = True
+        if self.agents:
+            self.agent_selection = self.dead[0] if self.dead else self.chance.choice(self.agents)
+
+    def close(self):
+        self.agents = []
+
+
+class Stuck(Table):
+    """No action is valid."""
+
+    def mask(self):
+        return np.zeros(5, np.int8)
+
+
 def normalized():
     """An environment with a wrapper whose statistics are not in a checkpoint."""
     return gym.wrappers.NormalizeObservation(Identity())
