@@ -61,6 +61,7 @@ report: .venv/benchmark,dev.stamp
 	$(BIN)/python -m benchmark.ablation.effects
 	$(BIN)/python -m benchmark.report
 	$(BIN)/python -m site_tools.diffs
+	$(BIN)/python -m site_tools.history
 	$(BIN)/python -m site_tools.pages
 
 site: .venv/benchmark,dev.stamp

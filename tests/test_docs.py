@@ -13,7 +13,7 @@ from test_scripts import parents
 
 from benchmark.experiments import experiments_of
 from benchmark.results import RESULTS, load
-from site_tools import diffs, pages
+from site_tools import diffs, history, pages
 
 DETAILS, README = diffs.DETAILS.read_text(), diffs.README.read_text()
 ROWS = {row[2]: row for row in diffs.DETAIL.finditer(DETAILS)}
@@ -35,6 +35,8 @@ def test_the_docs_are_up_to_date():
     experiments = experiments_of(load(RESULTS))
     assert diffs.with_links(DETAILS) == DETAILS, "make report brings the lines up to date"
     assert diffs.with_diffs_and_scores(README, experiments) == README, "make report brings sizes and scores up to date"
+    text = history.HISTORY.read_text()
+    assert history.with_tables(text, experiments, history.all_scripts()) == text, "make report brings it up to date"
 
 
 def test_the_table_of_scripts():
@@ -43,6 +45,19 @@ def test_the_table_of_scripts():
     assert set(found) == set(parents) and diffs.size("ppo_shared", "ppo")[0] > 0
     for name, row in found.items():
         assert row.parent == (parents[name].parent or "") and set(row.own) == parents[name].marks
+
+
+def test_the_table_of_hyperparameters(tmp_path):
+    """Has the defaults of the first script, and those of the others that differ."""
+    for name, options in {
+        "a": "    x: int = 1\n    y: float = 2.5e-4\n    seed: int = 3\n",
+        "b": "    x: int = 1_000\n",
+    }.items():
+        (tmp_path / f"{name}.py").write_text(f"class Args:\n{options}")
+    lines = history.hyperparameter_table([tmp_path / "a.py", tmp_path / "b.py"])
+    assert lines[2:] == ["| `x` | 1 | 1_000: b |", "| `y` | 2.5e-4 | none: b |"]
+    names = {script.stem for script in history.all_scripts()}
+    assert names == {script.name for script in TEXTS}
 
 
 def test_a_head_without_words_is_left_out():
