@@ -13,9 +13,10 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 
-from benchmark import time_to_score
+from benchmark import aggregate, time_to_score
 from benchmark.curves import COLORS, GRAY, drawing, plot
 from benchmark.experiments import experiments_of
+from benchmark.random_play import read_random
 from benchmark.results import RESULTS, ROOT, WINDOW, load
 from benchmark.scores import compare, mean_and_deviation, mean_and_interval, scores, short_steps
 
@@ -141,8 +142,43 @@ def tuned_table(results, tasks=(), root=""):
     return lines
 
 
+def reference_score(task):
+    """The score of a task that counts as 1: gymnasium's threshold, or that of RL Zoo where there is none."""
+    threshold = gym.spec(task).reward_threshold
+    return float(ZOO[task].split()[0]) if threshold is None else threshold
+
+
+def normalized_scores(results, who):
+    """The scores of all tasks in results/tuned/games.csv, [tasks, runs]: 0 is random play, 1 is reference_score().
+
+    Each task has as many runs as the one with the fewest, those with the first seeds."""
+    rows = [row for row in read_games(results) if row["who"] == who]
+    means = {}
+    for row in sorted(rows, key=lambda row: int(row["seed"])):
+        means.setdefault(row["task"], []).append(float(row["mean"]))
+    runs = min(map(len, means.values()))
+    random = read_random(Path(results, "tuned", "random.csv"))
+    lows = [float(random[task]["mean"]) for task in means]
+    highs = [reference_score(task) for task in means]
+    return aggregate.normalized([of_task[:runs] for of_task in means.values()], lows, highs)
+
+
+def aggregate_table(results):
+    """The lines of a table in Markdown of the normalized scores of all tasks with tuned settings."""
+    lines = table_head(["", *aggregate.STATISTICS, "tasks", "seeds of each"])
+    for who in ("ours", SB3):
+        values = normalized_scores(results, who)
+        cells = [who]
+        for statistic in aggregate.STATISTICS.values():
+            low, high = aggregate.interval(statistic, values)
+            cells.append(f"{statistic(values):.2f} [{low:.2f}, {high:.2f}]")
+        lines.append(table_row([*cells, *map(str, values.shape)]))
+    return lines
+
+
 def with_scores(text, experiments, results, root=""):
-    """A text with the tables between its marks: all scores, and the tuned settings of the tasks that the mark names.
+    """A text with the tables between its marks: all scores, the tuned settings of the tasks that the mark names, and
+    what sums up all tuned settings.
 
     `root` is the way from the text's folder to the root of the checkout, for links."""
 
@@ -152,12 +188,15 @@ def with_scores(text, experiments, results, root=""):
             lines = score_table(experiments)
         elif name == "tuned":
             lines = tuned_table(results, tasks.split(), root)
+        elif name == "aggregate":
+            lines = aggregate_table(results)
         else:
             lines = time_to_score.table(time_to_score.read_rows())
         return "\n".join([begin, *lines, end])
 
     # from <!-- NAME --> or <!-- tuned TASK ... --> to <!-- /NAME -->, over several lines
-    return re.sub(r"(?s)(<!-- (scores|tuned|time to a score)(.*?) -->).*?(<!-- /.+? -->)", section, text)
+    names = "scores|tuned|aggregate|time to a score"
+    return re.sub(rf"(?s)(<!-- ({names})(.*?) -->).*?(<!-- /.+? -->)", section, text)
 
 
 def texts():

@@ -23,7 +23,7 @@ from scipy import stats
 from script_table import PPO, ROOT
 from torch.utils.tensorboard import SummaryWriter
 
-from benchmark import collect, compare, curves, experiments, games, report, results, scores, sweep
+from benchmark import aggregate, collect, compare, curves, experiments, games, report, results, scores, sweep
 from benchmark.ablation import effects
 
 
@@ -545,6 +545,49 @@ def test_tuned_tasks_have_their_intervals(tmp_path):
         assert last == f"| {' | '.join([*cells, '500 (100k)', solved])} |"
     with pytest.raises(SystemExit, match="no run of ours of Acrobot-v1"):
         report.tuned_table(tmp_path, ["Acrobot-v1"])
+
+
+# Scores of two tasks with four runs each
+SCORES = np.array([[0.0, 0.2, 0.4, 1.4], [0.5, 0.6, 0.9, 2.0]])
+
+
+def test_statistics_of_several_tasks():
+    """By hand: the tasks' means are 0.5 and 1; the middle half of all scores is 0.4, 0.5, 0.6 and 0.9."""
+    found = [statistic(SCORES) for statistic in aggregate.STATISTICS.values()]
+    gap = (1 + 0.8 + 0.6 + 0 + 0.5 + 0.4 + 0.1 + 0) / 8
+    assert found == pytest.approx([0.75, 0.75, (0.4 + 0.5 + 0.6 + 0.9) / 4, gap])
+    both = aggregate.normalized([[0.0, 20.0], [-5.0, 0.0]], [0.0, -10.0], [10.0, 0.0])
+    assert both.tolist() == [[0.0, 2.0], [0.5, 1.0]]
+
+
+def test_a_resample_draws_within_each_task():
+    """So the mean over two tasks of one score each, 0 and 1, is always 0.5."""
+    same = np.array([[0.0, 0.0, 0.0], [1.0, 1.0, 1.0]])
+    assert tuple(aggregate.interval(aggregate.mean, same, 100)) == (0.5, 0.5)
+
+
+def test_statistics_and_intervals_are_those_of_rliable():
+    """Its version 1.2.0 gave these numbers for SCORES, with 50,000 resamples."""
+    theirs = {
+        "median": (0.75, 0.3875, 1.175),
+        "mean": (0.75, 0.3875, 1.175),
+        "IQM": (0.6, 0.35, 1.2),
+        "optimality gap": (0.425, 0.2, 0.625),
+    }
+    for name, statistic in aggregate.STATISTICS.items():
+        found = statistic(SCORES), *aggregate.interval(statistic, SCORES)
+        # bounds are multiples of 1/80, and a bound may be the next one
+        assert found == pytest.approx(theirs[name], abs=0.02)
+
+
+def test_scores_of_all_tasks_are_normalized(tmp_path):
+    """0 is random play, 1 the threshold, or the zoo's score where there is none; a run too many is left out."""
+    (tmp_path / "tuned").mkdir()
+    games_of = {"CartPole-v1": [475.0, 250.0, 0.0], "Pendulum-v1": [-172.0, -1200.0]}
+    rows = [f"{task},ours,{i},{mean}" for task, means in games_of.items() for i, mean in enumerate(means)]
+    (tmp_path / "tuned/games.csv").write_text("\n".join(["task,who,seed,mean", *rows[::-1], ""]))
+    (tmp_path / "tuned/random.csv").write_text("task,mean\nCartPole-v1,25\nPendulum-v1,-1200\n")
+    assert report.normalized_scores(tmp_path, "ours").tolist() == [[1, 0], [1, 0.5]]
 
 
 def test_games_after_training_replace_a_row(run, tmp_path, monkeypatch):

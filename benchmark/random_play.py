@@ -1,0 +1,62 @@
+"""Plays with random actions, and writes the mean returns into results/tuned/random.csv.
+
+    python -m benchmark.random_play CartPole-v1 Acrobot-v1
+
+A row replaces that of the same task. An action is drawn uniformly from the action space.
+"""
+
+import csv
+import importlib.metadata
+import sys
+
+import gymnasium as gym
+import numpy as np
+
+from benchmark.results import RESULTS
+
+EPISODES = 100
+FILE = RESULTS / "tuned" / "random.csv"
+COLUMNS = "task episodes mean std versions".split()
+
+
+def random_returns(task, episodes):
+    """The returns of whole episodes with random actions, float64 [episodes]; episode i has the seed i."""
+    env = gym.make(task)
+    returns = np.zeros(episodes)
+    for episode in range(episodes):
+        env.reset(seed=episode)
+        env.action_space.seed(episode)
+        ended = False
+        while not ended:
+            _, reward, terminated, truncated, _ = env.step(env.action_space.sample())
+            returns[episode] += reward
+            ended = terminated or truncated
+    env.close()
+    return returns
+
+
+def read_random(file):
+    """The rows of random.csv, {task: {column: text}}; an empty dict where there is no such file."""
+    if not file.exists():
+        return {}
+    with file.open() as lines:
+        return {row["task"]: row for row in csv.DictReader(lines)}
+
+
+def main():
+    rows = read_random(FILE)
+    packages = "gymnasium", "numpy", "mujoco", "box2d"
+    versions = " ".join(f"{name}=={importlib.metadata.version(name)}" for name in packages)
+    for task in sys.argv[1:]:
+        returns = random_returns(task, EPISODES)
+        mean, std = round(returns.mean(), 2), round(returns.std(), 2)
+        rows[task] = {"task": task, "episodes": EPISODES, "mean": mean, "std": std, "versions": versions}
+        print(f"{task}: {mean} ± {std}", flush=True)
+        with FILE.open("w", newline="") as file:
+            table = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+            table.writeheader()
+            table.writerows(rows.values())
+
+
+if __name__ == "__main__":
+    main()
