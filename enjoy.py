@@ -35,17 +35,20 @@ import numpy as np
 import torch
 import tyro
 
-# What enjoy.py and export.py use of a script, and so what an edited copy must keep. "If any": a script may lack it.
+# What enjoy.py and export.py use of a script, and so what an edited copy must keep. "If any" is
+# what a script may lack.
 #
 #   Args
-#       a dataclass with env_id; of num_envs, num_minibatches, async_envs, capture_video and bf16, those it has are set
+#       a dataclass with env_id; of num_envs, num_minibatches, async_envs, capture_video and bf16,
+#       those it has are set
 #   make_envs(args)
-#       a vector of environments. Without a folder it writes no files; with args.capture_video, render() gives pictures
+#       a vector of environments. Without a folder it writes no files; with args.capture_video,
+#       render() gives pictures
 #   envs.load_state_dict(state)
 #       of the vector or one of its wrappers, if the checkpoint has a part "envs"
 #   Normalize
-#       if any, a wrapper of the vector with `frozen`, which stops its statistics; if it normalizes observations, then
-#       with obs_stats.mean and obs_stats.var
+#       if any, a wrapper of the vector with `frozen`, which stops its statistics; if it
+#       normalizes observations, then with obs_stats.mean and obs_stats.var
 #   Seats
 #       if any, the two players of a game are two environments
 #   valid_actions(obs, num_actions)
@@ -53,12 +56,14 @@ import tyro
 #   Episodes
 #       if any, a wrapper of each environment, which flattens observations to vectors
 #   Agent(envs, ...)
-#       an nn.Module; each further parameter has the name of an option, or is `args`, which has all of them
+#       an nn.Module; each further parameter has the name of an option, or is `args`, which has
+#       all of them
 #   agent(obs)
 #       returns the policy, the values, and perhaps more
 #   agent.initial_state(B)
-#       if any, the agent is recurrent: agent(obs, state, dones) returns the policy, the values, the next state, and
-#       perhaps more. A state is a tensor [layers, B, ...] or a tuple of such tensors
+#       if any, the agent is recurrent: agent(obs, state, dones) returns the policy, the values,
+#       the next state, and perhaps more. A state is a tensor [layers, B, ...] or a tuple of such
+#       tensors
 #   policy.sample(generator), policy.mode()
 #       actions as tensors
 #   policy.log_prob(actions)
@@ -68,10 +73,12 @@ import tyro
 #   action_masks(infos), policy.masked(masks)
 #       if any, which actions are valid, and the policy of these
 #   bound_actions(actions, space)
-#       if any, what Normalize does to the actions of a Box, in torch; without it export.py clips them
+#       if any, what Normalize does to the actions of a Box, in torch; without it export.py clips
+#       them
 #   infos
-#       of whole games: "episode", with "r" and "l", and "_episode", and perhaps "is_success"; where a game is reset in
-#       the step that ends it, they are in infos["final_info"]
+#       of whole games: "episode", with "r" and "l", and "_episode", and perhaps "is_success";
+#       where a game is reset in the step that ends it, they are in infos["final_info"]
+
 
 # the global step in the names of checkpoints, and of the copies of the script that a resume makes
 STEP = "[0-9]" * 12
@@ -103,7 +110,7 @@ class Saved(typing.NamedTuple):
 
 
 def load(path, script_options=()):
-    """Reads a checkpoint, or the newest of a run's folder, and imports the script that made it: a Saved.
+    """Reads a checkpoint, or the newest of a run's folder, and imports its script: a Saved.
 
     `script_options` are words of the command line, which change the options in the checkpoint. No code in the
     checkpoint runs. Ends the program with a line if the contents are not those of a checkpoint; a damaged one is not
@@ -128,11 +135,12 @@ def load(path, script_options=()):
 
 
 def read_state(file):
-    """The contents of a checkpoint: plain values and tensors, of the types that the scripts save."""
+    """The contents of a checkpoint: values and tensors, of the types that the scripts save."""
     data = file.read_bytes()
     state = None
     try:
-        damaged_part = zipfile.ZipFile(io.BytesIO(data)).testzip()  # torch.load does not verify the checksums
+        # torch.load does not verify the checksums
+        damaged_part = zipfile.ZipFile(io.BytesIO(data)).testzip()
         if damaged_part is None:
             state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except MemoryError:
@@ -152,10 +160,16 @@ def read_state(file):
 
 
 def find_script(file, state, beside):
-    """The script that made a checkpoint: the newest copy in its folder from before it, or the script `beside`."""
+    """The script that made a checkpoint: the newest copy in its folder from before it, or `beside`.
+
+    A resume adds a copy that has its step at the end of the name."""
     name = Path(state["script"]).stem
     copies = sorted(file.parent.glob(f"{glob.escape(name)}_{STEP}.py"), reverse=True)
-    candidates = [copy for copy in copies if int(copy.stem.rpartition("_")[2]) < state["global_step"]]
+    candidates = []
+    for copy in copies:
+        _, _, step = copy.stem.rpartition("_")
+        if int(step) < state["global_step"]:
+            candidates.append(copy)
     candidates += [file.with_name(f"{name}.py"), beside]
     for source in candidates:
         if source.exists():
@@ -164,7 +178,7 @@ def find_script(file, state, beside):
 
 
 def import_script(source):
-    """Imports a script, under a name of its own, as two runs may have different scripts of one name."""
+    """Imports a script, under a name of its own: two runs may have different scripts of one name."""
     name = re.sub(r"\W", "_", str(source.resolve()))
     spec = importlib.util.spec_from_file_location(name, source)
     script = importlib.util.module_from_spec(spec)
@@ -184,15 +198,18 @@ def import_script(source):
 
 
 def saved_options(script, saved, file):
-    """The script's Args with the options in a checkpoint; those that the script lacks are named and left out."""
+    """The script's Args with the options in a checkpoint.
+
+    Options that the script does not have are named and left out."""
+    source = Path(script.__file__).name
     types = typing.get_type_hints(script.Args)
     unknown = sorted(str(name) for name in saved.keys() - types.keys())
     if unknown:
-        print(f"options of the checkpoint that {Path(script.__file__).name} does not have: {', '.join(unknown)}")
+        print(f"options of the checkpoint that {source} does not have: {', '.join(unknown)}")
     options = {name: value for name, value in saved.items() if name in types}
     for name, value in options.items():
         if not has_type(value, types[name]):
-            sys.exit(f"error: {file} is not a checkpoint of {Path(script.__file__).name}: {name} is {value!r}")
+            sys.exit(f"error: {file} is not a checkpoint of {source}: {name} is {value!r}")
     return script.Args(**options)
 
 
@@ -211,7 +228,7 @@ def describe_error(error):
 
 
 def make_envs(saved, render=False):
-    """One environment of the run, or the two players of one game, with the statistics in the checkpoint.
+    """One environment of the run, or the two players of one game, with the checkpoint's statistics.
 
     render: whether envs.render() returns pictures."""
     env_id = saved.options.env_id
@@ -222,10 +239,12 @@ def make_envs(saved, render=False):
         envs = saved.script.make_envs(options)
     except (gym.error.Error, ModuleNotFoundError):
         raise  # an unknown env_id, a missing library: errors_as_lines() prints them
-    except Exception as error:  # of many kinds: an __init__ without render_mode, MuJoCo without EGL
+    except Exception as error:
         if not render:
             raise
-        sys.exit(f"error: with pictures, {env_id} cannot be made: {describe_error(error)}; {PICTURES_HINT}")
+        # of many kinds: an __init__ without render_mode, MuJoCo without EGL
+        problem = f"with pictures, {env_id} cannot be made: {describe_error(error)}"
+        sys.exit(f"error: {problem}; {PICTURES_HINT}")
     restore_statistics(envs, saved)
     return envs
 
@@ -253,7 +272,7 @@ def layers(envs):
 
 
 def restore_statistics(envs, saved):
-    """Loads the statistics of the environments from the checkpoint; a Normalize keeps them as they are."""
+    """Loads the statistics of the environments from the checkpoint, and freezes those of Normalize."""
     keepers = [layer for layer in layers(envs) if hasattr(layer, "load_state_dict")]
     if keepers:
         restore(keepers[0], "envs", saved)
@@ -276,7 +295,7 @@ def find_normalize(script, envs):
 
 
 def restore(part, name, saved):
-    """Loads the state of a part from the checkpoint; ends the program with a line if it does not fit."""
+    """Loads the state of a part from the checkpoint; a line ends the program if it does not fit."""
     if name not in saved.state["parts"]:
         sys.exit(f"error: {saved.file} has no part {name}")
     try:
@@ -289,7 +308,7 @@ def restore(part, name, saved):
 def policy_and_state(agent, obs, state, dones, masks):
     """The policy for observations [B, ...], and the agent's next state.
 
-    `state` is None where the agent has none, and `masks`, bool [B, ...], where all actions are valid."""
+    `state` is None if the agent has none; `masks`, bool [B, ...], is None if all actions are valid."""
     next_state = None
     if state is None:
         policy, *_ = agent(obs)
@@ -301,7 +320,7 @@ def policy_and_state(agent, obs, state, dones, masks):
 
 
 class Player:
-    """A saved agent that plays: it holds the state of a recurrent agent and the generator of the samples."""
+    """A saved agent that plays, with its recurrent state and the generator of its samples."""
 
     def __init__(self, saved, envs, greedy=False):
         self.script = saved.script
@@ -318,7 +337,9 @@ class Player:
         restore(self.agent, "agent", saved)
 
     def start_game(self, seed, batch_size):
-        """Seeds the samples and forgets the last game; act() will get `batch_size` observations at a time."""
+        """Seeds the samples and forgets the last game.
+
+        act() will get `batch_size` observations at a time."""
         self.generator.manual_seed(seed)
         if hasattr(self.agent, "initial_state"):
             self.state = self.agent.initial_state(batch_size)
@@ -330,12 +351,13 @@ class Player:
         return None
 
     def next_policy(self, obs, dones, infos):
-        """The policy for observations, an array [B, ...]; a recurrent agent goes on to its next state.
+        """The policy for observations, an array [B, ...]; the agent goes on to its next state.
 
         dones, bool [B], is true where an observation is the first of its episode."""
         obs = torch.from_numpy(obs)
         dones = torch.from_numpy(dones)
-        policy, self.state = policy_and_state(self.agent, obs, self.state, dones, self.get_masks(infos))
+        masks = self.get_masks(infos)
+        policy, self.state = policy_and_state(self.agent, obs, self.state, dones, masks)
         return policy
 
     def act(self, obs, dones, infos):
@@ -346,7 +368,9 @@ class Player:
 
 
 def as_array(actions):
-    """Actions as an array of its own: environments may write into it, and mode() may share memory with a weight."""
+    """Actions as an array.
+
+    It is a copy: an environment may write into it, and mode() may share memory with a weight."""
     return actions.numpy().copy()
 
 
@@ -380,7 +404,8 @@ class Match:
     def start_game(self, seed, batch_size):
         """Starts a game for both, each of whom gets one observation at a time."""
         self.player.start_game(seed, batch_size=1)
-        self.opponent.start_game(seed + 2**40, batch_size=1)  # the samples of both must not be the same
+        # another seed, as both would draw the same samples
+        self.opponent.start_game(seed + 2**40, batch_size=1)
 
     def act(self, obs, dones, infos):
         """The actions of both, an array [2], for observations, an array [2, ...]."""
@@ -390,29 +415,31 @@ class Match:
 
 
 def make_match(player, envs, args):
-    """The Match of a player and args.opponent; ends the program if the game is not one of two players.
+    """The Match of a player and args.opponent; a line ends the program if there are no two players.
 
     Options on the command line are the player's: the opponent's script may not have them."""
     if not hasattr(player.script, "Seats"):
-        sys.exit(f"error: --opponent: {Path(player.script.__file__).name} is not for games of two players")
+        source = Path(player.script.__file__).name
+        sys.exit(f"error: --opponent: {source} is not for games of two players")
     if args.opponent == "random":
         return Match(player, RandomPlayer(envs.single_action_space, player.script))
     saved = load(Path(args.opponent))
     if "envs" in saved.state["parts"]:
-        hint = "the environments can have only those of the agent"
-        sys.exit(f"error: --opponent: {saved.file} has statistics of environments of its own, but {hint}")
+        problem = "has statistics of environments of its own, and the game has those of the agent"
+        sys.exit(f"error: --opponent: {saved.file} {problem}")
     return Match(player, Player(saved, envs, args.greedy))
 
 
 def draw(envs):
-    """A picture of the first environment, uint8 [H, W, 3]; ends the program with a line if there is none."""
+    """A picture of the first environment, uint8 [H, W, 3]; without one a line ends the program."""
     if envs.render_mode != "rgb_array":
         sys.exit(f"error: the environment's render_mode is {envs.render_mode}; {PICTURES_HINT}")
     try:
         image = envs.render()[0]
     except Exception as error:  # of many kinds: MuJoCo without EGL, None instead of a picture
         sys.exit(f"error: the environment cannot draw: {describe_error(error)}; {PICTURES_HINT}")
-    if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
+    is_image = isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim == 3
+    if not is_image or image.shape[2] != 3:
         sys.exit(f"error: the environment's pictures are of another kind; {PICTURES_HINT}")
     return image
 
@@ -470,7 +497,9 @@ class Video:
 
 
 def video_folder(file):
-    """A folder for the videos of a checkpoint: in its run's folder, or else in videos/ of the current folder."""
+    """A new folder for the videos of a checkpoint.
+
+    It is in the run's folder, or in videos/ of the current folder if the checkpoint is in no run's."""
     now = time.strftime("%Y%m%d-%H%M%S")
     if file.with_name("run.json").exists():
         return file.with_name(f"videos-{now}")
@@ -486,10 +515,10 @@ class Game(typing.NamedTuple):
 
 
 def play_game(envs, player, number, args, viewers=()):
-    """Plays a whole game, and returns a Game, or None if it has not ended after args.max_steps steps.
+    """Plays a whole game: a Game, or None if it has not ended after args.max_steps steps.
 
-    number: 0, 1, ..., added to the seed; viewers: functions that get a picture before each step. There is none of the
-    last state, as the environment is reset in the step that ends a game."""
+    number: 0, 1, ..., added to the seed; viewers: functions that get a picture before each step.
+    The last state is in no picture, as the environment is reset in the step that ends a game."""
     seed = args.seed + FIRST_SEED + number
     torch.manual_seed(seed)  # for agents that draw noise in their networks
     obs, infos = envs.reset(seed=seed)
@@ -506,7 +535,8 @@ def play_game(envs, player, number, args, viewers=()):
                 view(image)
         obs, _, terminated, truncated, infos = envs.step(player.act(obs, dones, infos))
         dones = terminated | truncated
-        # the infos of the last step: AutoresetMode.SAME_STEP moves them into "final_info", NEXT_STEP leaves them
+        # the infos of a last step: with AutoresetMode.SAME_STEP they are in "final_info",
+        # and with NEXT_STEP in infos itself
         last_info = infos.get("final_info", infos)
         # not dones: a lost life of an Atari game ends an episode of training, but not the game
         game_has_ended = np.any(last_info.get("_episode", False))
@@ -519,7 +549,7 @@ def play_game(envs, player, number, args, viewers=()):
 
 
 def play_and_show(envs, player, number, args, video):
-    """play_game() with the viewers that the options ask for; `video` is a Video that is closed afterwards."""
+    """play_game() with the viewers that the options ask for. Closes the Video `video` afterwards."""
     viewers = []
     if args.render:
         viewers.append(partial(show, fps=video.fps))
@@ -533,7 +563,9 @@ def describe_training(saved):
     """The mean return in training, in words, and of which environment if another one is played."""
     returns = saved.state["returns"]
     trained_on = saved.state["args"].get("env_id")
-    text = f"mean return in training {np.mean(returns):.4g}" if returns else "no episode ended in training"
+    text = "no episode ended in training"
+    if returns:
+        text = f"mean return in training {np.mean(returns):.4g}"
     if trained_on != saved.options.env_id:
         text += f" on {trained_on}"
     return text
@@ -556,7 +588,8 @@ def describe(results, args):
     if not games:
         return f"0 games; {unfinished} did not end"
     scores = [game.score for game in games]
-    text = f"mean {np.mean(scores):.4g}, std {np.std(scores):.4g}, min {min(scores):g}, max {max(scores):g}"
+    text = f"mean {np.mean(scores):.4g}, std {np.std(scores):.4g}"
+    text += f", min {min(scores):g}, max {max(scores):g}"
     if args.opponent is not None:
         signs = [np.sign(score) for score in scores]
         text += f", won {signs.count(1)}, drawn {signs.count(0)}, lost {signs.count(-1)}"
@@ -589,7 +622,7 @@ def enjoy(args, script_options=()):
     if args.opponent is not None:
         player = make_match(player, envs, args)
     print(f"{saved.file}: {saved.options.env_id}, {describe_training(saved)}")
-    print(f"seeds: --seed {args.seed} of game 1, --seed {args.seed + 1} of game 2, and so on", flush=True)
+    print(f"seeds: --seed {args.seed} of game 1, --seed {args.seed + 1} of game 2, ...", flush=True)
     fps = frames_per_second(envs)
     folder = video_folder(saved.file)
     results = []
@@ -610,7 +643,7 @@ def enjoy(args, script_options=()):
 
 @contextlib.contextmanager
 def errors_as_lines():
-    """Ends the program with one line, without a traceback, after an error that the user can put right."""
+    """Ends the program with a line, without a traceback, after an error that a user can put right."""
     try:
         yield
     except KeyboardInterrupt:

@@ -58,7 +58,7 @@ class Recorder(gym.vector.VectorWrapper):
 
 
 def record_inside(envs, normalize):
-    """Puts a Recorder directly inside the script's Normalize, which the file replaces: (envs, recorder).
+    """Puts a Recorder directly inside Normalize, which the file replaces: (envs, recorder).
 
     If `normalize` is None, the Recorder is around everything."""
     if normalize is None:
@@ -89,14 +89,14 @@ def state_by_name(state, prefix=""):
 
 
 def record_steps(envs, recorder, player, args):
-    """Plays args.steps steps of the most likely actions, over several games if need be: a list of Step."""
+    """Plays args.steps steps of the most likely actions, over several games: a list of Step."""
     seed = args.seed + enjoy.FIRST_SEED
     obs, infos = envs.reset(seed=seed)
     player.start_game(seed, batch_size=len(obs))
     dones = np.ones(len(obs), dtype=bool)  # the first observations begin episodes
     steps = []
     for _ in range(args.steps):
-        # before next_policy(), which replaces the state, and before step(), which replaces the observations
+        # before next_policy() replaces the state, and step() the observations
         inputs = {"obs": torch.from_numpy(recorder.obs)}
         if player.state is not None:
             inputs |= state_by_name(player.state)
@@ -125,7 +125,8 @@ class Graph(nn.Module):
         self.agent = player.agent
         self.state_is_tensor = isinstance(player.state, torch.Tensor)
         self.state_names = list(state_by_name(player.state))
-        self.obs_stats = getattr(normalize, "obs_stats", None)  # a Normalize of rewards alone has none, as Procgen's
+        # Procgen's Normalize has none, as it normalizes only rewards
+        self.obs_stats = getattr(normalize, "obs_stats", None)
         self.space = space
         # an edited copy has bound_actions() if its Normalize does not clip actions
         self.bound_actions = getattr(player.script, "bound_actions", clip_to_bounds)
@@ -146,11 +147,16 @@ class Graph(nn.Module):
             if self.state_is_tensor:
                 state = state[0]
         obs = self.normalized(inputs["obs"])
-        policy, next_state = enjoy.policy_and_state(self.agent, obs, state, inputs.get("dones"), inputs.get("masks"))
+        dones = inputs.get("dones")
+        masks = inputs.get("masks")
+        policy, next_state = enjoy.policy_and_state(self.agent, obs, state, dones, masks)
         action = policy.mode()
         if isinstance(self.space, gym.spaces.Box):
             action = self.bound_actions(action, self.space)
-        return {"action": action} | parameters(policy, obs.shape[0]) | state_by_name(next_state, "next_")
+        outputs = {"action": action}
+        outputs |= parameters(policy, obs.shape[0])
+        outputs |= state_by_name(next_state, "next_")
+        return outputs
 
 
 def parameters(policy, size):
@@ -167,11 +173,13 @@ def one_tensor(parameter, size):
 
 
 def write_onnx(graph, inputs, file):
-    """Writes the graph to a file, for inputs of any batch size; `inputs` are an example of size 1 or more."""
+    """Writes the graph to a file, for inputs of any batch size; `inputs` are an example."""
     # a recurrent state is [layers, B, ...], as in nn.LSTM
     batch_axis = {name: 1 if name in graph.state_names else 0 for name in inputs}
-    # torch.export takes an axis of size 1 for a constant, so the example is of two observations or more
-    example = {name: torch.cat([tensor, tensor], batch_axis[name]) for name, tensor in inputs.items()}
+    example = {}
+    for name, tensor in inputs.items():
+        # twice, as torch.export takes an axis of size 1 for a constant
+        example[name] = torch.cat([tensor, tensor], batch_axis[name])
     shapes = {name: {axis: torch.export.Dim("batch")} for name, axis in batch_axis.items()}
     logging.disable(logging.WARNING)  # the exporter tells of versions of operators
     try:
@@ -184,20 +192,23 @@ def write_onnx(graph, inputs, file):
                 output_names=list(graph(example)),
                 verbose=False,
             )
-    except torch.onnx.OnnxExporterError as error:  # of hundreds of lines, but the cause is the error that it came from
+    except torch.onnx.OnnxExporterError as error:
+        # its text has hundreds of lines; that of the error that it came from is shorter
         cause = " ".join(str(error.__cause__ or error).split())
-        sys.exit(f"error: no export: torch cannot trace the agent's forward() for any batch size: {cause[:500]}")
+        problem = "torch cannot trace the agent's forward() for any batch size"
+        sys.exit(f"error: no export: {problem}: {cause[:500]}")
     finally:
         logging.disable(logging.NOTSET)
     program.save(file)
 
 
 def compare(session, steps, is_box):
-    """Ends the program with a line if an ONNX session does not do in some step what the agent did."""
+    """Ends the program with a line if an ONNX session differs from the agent in some step."""
     names = [value.name for value in session.get_outputs()]
     for value in session.get_inputs():
         if "batch" not in value.shape:  # torch may fall back to a graph for the example's size
-            sys.exit(f"error: no export: the agent's forward() needs {value.name} of the shape {value.shape}")
+            problem = f"the agent's forward() needs {value.name} of the shape {value.shape}"
+            sys.exit(f"error: no export: {problem}")
     for number, step in enumerate(steps):
         arrays = session.run(names, {name: tensor.numpy() for name, tensor in step.inputs.items()})
         text = difference(step, dict(zip(names, arrays, strict=True)), is_box)
@@ -207,7 +218,7 @@ def compare(session, steps, is_box):
 
 
 def difference(step, outputs, is_box):
-    """What of a file's outputs, arrays by name, differs from a step of the agent, in words; None if nothing does."""
+    """How a file's outputs, arrays by name, differ from a step of the agent, in words, or None."""
     action = outputs["action"]
     if is_box:
         same_action = is_close(action, step.actions)
@@ -229,11 +240,11 @@ def is_close(one, other):
 
 
 def flattened_space(script, envs):
-    """The space of the observations that the script's Episodes flattens to vectors; None where they are vectors."""
+    """The space of the observations that Episodes flattens to vectors, or None if it does not."""
     vector = envs.unwrapped
     if not isinstance(vector, gym.vector.SyncVectorEnv):  # EnvPool's have no Episodes
         return None
-    if hasattr(script, "Seats"):  # the agent gets one player's row of the observation, which is a vector
+    if hasattr(script, "Seats"):  # the agent gets a player's row of the observation, a vector
         return None
     env = vector.envs[0]
     while isinstance(env, gym.Wrapper):
@@ -245,7 +256,7 @@ def flattened_space(script, envs):
 
 
 def export(args, script_options=()):
-    """Writes the ONNX file, and prints its inputs and outputs; ends the program if it differs from the agent.
+    """Writes the ONNX file, and prints its inputs and outputs; ends if it differs from the agent.
 
     `script_options` are words of the command line, options of the script."""
     import onnxruntime
