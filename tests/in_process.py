@@ -5,6 +5,7 @@ import copy
 import signal
 import sys
 from functools import partial
+from types import SimpleNamespace
 
 import filelock
 import gymnasium as gym
@@ -98,7 +99,7 @@ def train(script, options, folder):
     module = script.module
     patches = (
         (module, "SummaryWriter", keep(SummaryWriter)),
-        (filelock, "FileLock", keep(filelock.FileLock)),
+        (module, "filelock", SimpleNamespace(FileLock=keep(filelock.FileLock), Timeout=filelock.Timeout)),
         (sys, "argv", argv),
     )
     with patched(*patches) as patch:
