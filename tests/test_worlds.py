@@ -1,6 +1,7 @@
-"""The recipes envpool and envpool-continuous: what the agent sees of EnvPool's families, and what it does not."""
+"""The recipes envpool and envpool-continuous: what the agent sees of EnvPool's families. And Atari in ale-py's C++."""
 
 import os
+import re
 import shutil
 import warnings
 
@@ -8,8 +9,11 @@ import envpool
 import gymnasium as gym
 import numpy as np
 import pytest
+from ale_py.vector_env import AtariVectorEnv
 from processes import finish, start
 from toy_envs import Asked, Counting, Pool
+
+import ppo_atari
 
 RECIPES = "envpool", "envpool-continuous"
 LENGTHS = (1, 2, 3), (5,), (7, 4, 1), (1,), (11, 8, 1), (3,)
@@ -210,3 +214,33 @@ def test_a_picture(with_recipe):
     envs.reset()
     [image] = envs.render()
     assert image.shape == (400, 600, 3) and image.dtype == np.uint8
+
+
+def frames_of_ale(game, steps):
+    """The largest difference between frames of AtariVectorEnv and of ppo_atari.py, in a game of the same actions."""
+    rom = re.sub(r"(?<!^)(?=[A-Z])", "_", game).lower()
+    options = {"noop_max": 0, "use_fire_reset": False, "reward_clipping": False, "num_threads": 1}
+    theirs = AtariVectorEnv(rom, 1, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP, **options)
+    ours = gym.make(f"{game}NoFrameskip-v4", obs_type="ram")
+    ours = ppo_atari.WarpFrame(ppo_atari.MaxAndSkip(ours))
+    frames, _ = theirs.reset(seed=1)
+    frame, _ = ours.reset(seed=1)
+    random = np.random.default_rng(1)
+    largest = 0
+    for _ in range(steps):
+        largest = max(largest, np.abs(frames[0, -1].astype(int) - frame).max())
+        action = random.integers(theirs.single_action_space.n)
+        frames, reward, terminated, _, infos = theirs.step(np.array([action]))
+        frame, our_reward, over, _, our_infos = ours.step(action)
+        assert (reward[0], terminated[0]) == (our_reward, over)
+        if over:
+            break
+        assert infos["lives"][0] == our_infos["lives"]
+    return largest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("game, exact", [("Breakout", True), ("SpaceInvaders", True), ("MsPacman", False)])
+def test_ale_s_own_vector_is_not_exact(game, exact):
+    """It takes the maximum of gray frames, as docs/environment.md says; if that changes, it can be a recipe."""
+    assert (frames_of_ale(game, 300) == 0) == exact
