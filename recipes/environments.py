@@ -1,9 +1,11 @@
 """Small environments that show what some recipes are for. An id such as recipes.environments:NAME imports this file."""
 
+import math
 from functools import partial
 
 import gymnasium as gym
 import numpy as np
+import torch
 from gymnasium.envs.classic_control import CartPoleEnv, PendulumEnv
 
 
@@ -144,9 +146,54 @@ def with_hidden_limit(**kwargs):
     return HiddenLimit(CartPoleEnv(**kwargs))
 
 
+class PendulumTensors(gym.vector.VectorEnv):
+    """gymnasium's Pendulum, all environments at once, in torch's tensors on one device. Episodes have 200 steps."""
+
+    metadata = {"autoreset_mode": gym.vector.AutoresetMode.SAME_STEP}
+    single_observation_space = PendulumEnv().observation_space
+    single_action_space = PendulumEnv().action_space
+
+    def __init__(self, num_envs, device=None):
+        self.num_envs = num_envs
+        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self.generator = torch.Generator(self.device)
+
+    def draw(self):
+        """Angles and angular velocities at the start of episodes, float32 [N, 2]."""
+        bounds = torch.tensor([math.pi, 1.0], device=self.device)
+        numbers = torch.rand(self.num_envs, 2, generator=self.generator, device=self.device)
+        return (2 * numbers - 1) * bounds
+
+    def observe(self):
+        angle, velocity = self.state.T
+        return torch.stack([angle.cos(), angle.sin(), velocity], dim=1)
+
+    def reset(self, *, seed=None, options=None):
+        if seed is not None:
+            self.generator.manual_seed(seed)
+        self.state = self.draw()
+        self.steps = torch.zeros(self.num_envs, dtype=torch.int64, device=self.device)
+        return self.observe(), {}
+
+    def step(self, actions):
+        angle, velocity = self.state.T
+        torque = actions[:, 0].clamp(-2, 2)
+        from_top = (angle + math.pi) % (2 * math.pi) - math.pi
+        rewards = -(from_top**2 + 0.1 * velocity**2 + 0.001 * torque**2)
+        velocity = (velocity + (15 * angle.sin() + 3 * torque) * 0.05).clamp(-8, 8)
+        self.state = torch.stack([angle + velocity * 0.05, velocity], dim=1)
+        self.steps = self.steps + 1
+        final_obs = self.observe()
+        truncated = self.steps == 200
+        self.state = torch.where(truncated[:, None], self.draw(), self.state)
+        self.steps = self.steps.masked_fill(truncated, 0)
+        return self.observe(), rewards, torch.zeros_like(truncated), truncated, {"final_obs": final_obs}
+
+
 # The position of the cart and the angle of the pole; the cosine and the sine of the pendulum's angle
 gym.register("CartPoleNoVelocities-v1", partial(without_velocities, CartPoleEnv, [0, 2]), max_episode_steps=500)
 gym.register("PendulumNoVelocity-v1", partial(without_velocities, PendulumEnv, [0, 1]), max_episode_steps=200)
 gym.register("CartPoleHiddenLimit-v1", with_hidden_limit)
+gym.register("PendulumTensors-v1", vector_entry_point=PendulumTensors)
 gym.register("ImageAndVector-v0", ImageAndVector)
 gym.register("Image-v0", Image)

@@ -57,6 +57,9 @@ TINY["with/mask"] = TINY["with/mask-lstm"] = TINY["ppo.py"] + " --env-id Taxi-v4
 TINY["with/privileged-critic"] = TINY["ppo.py"] + " --env-id recipes.environments:CartPoleHiddenLimit-v1"
 TINY["with/pettingzoo"] = "--env-id toy_envs:Crowd --total-timesteps 192 --num-envs 3 --num-steps 32"
 TINY["with/turns"] = "--env-id recipes.environments:TicTacToe --total-timesteps 128 --num-envs 2 --num-steps 32"
+TINY["with/device-tensors"] = (
+    "--env-id recipes.environments:PendulumTensors-v1 --total-timesteps 256 --num-envs 2 --num-steps 64"
+)
 TINY["with/image"] = TINY["ppo_atari.py"] + " --env-id recipes.environments:Image-v0"
 TINY["with/image-and-vector"] = TINY["ppo_atari.py"] + " --env-id recipes.environments:ImageAndVector-v0"
 
