@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.." || exit
 export FOLDER="${FOLDER:-build/tuned}" RESULTS="${RESULTS:-benchmark/results/tuned}"
 exec "${PYTHON:-.venv/bin/python}" -m benchmark.sweep "$@" <<END
 ppo.py + without/core-9 --env-id CartPole-v1 --total-timesteps 100000 --num-envs 8 --num-steps 64 --num-minibatches 2 --update-epochs 6 --learning-rate 5e-3 --gamma 0.98 --gae-lambda 0.8 --ent-coef 0 --vf-coef 1 --anneal-clip --bootstrap-truncated
-ppo.py + with/normalization --env-id Acrobot-v1 --total-timesteps 500000 --num-envs 16 --num-steps 128 --num-minibatches 16 --update-epochs 10 --learning-rate 1e-3 --gae-lambda 0.94 --ent-coef 0 --bootstrap-truncated
+ppo.py + with/normalization --env-id Acrobot-v1 --total-timesteps 500000 --num-envs 16 --num-steps 128 --num-minibatches 16 --update-epochs 4 --learning-rate 2e-3 --gae-lambda 0.94 --ent-coef 0 --bootstrap-truncated
 ppo.py + with/normalization --env-id MountainCar-v0 --total-timesteps 150000 --num-envs 16 --num-steps 64 --num-minibatches 16 --update-epochs 10 --learning-rate 1e-3 --gae-lambda 0.98 --ent-coef 0
 ppo_continuous_action.py + with/colored-noise --env-id MountainCarContinuous-v0 --total-timesteps 30000 --num-envs 4 --num-steps 512 --gamma 0.999 --noise-color 1
 ppo_continuous_action.py + without/core-9 --env-id Pendulum-v1 --total-timesteps 100000 --num-envs 4 --num-steps 256 --num-minibatches 16 --learning-rate 1e-3 --gamma 0.95 --bootstrap-truncated
