@@ -41,19 +41,19 @@ class Args:
 
 
 class Recorder(gym.vector.VectorWrapper):
-    """Keeps the last observations and actions as the environments gave and got them.
+    """Keeps the last observations and actions as the environments gave and got them, as arrays if they were tensors.
 
     The file must take and give the same ones, whatever the wrappers around this one do to them."""
 
     def reset(self, **options):
         obs, infos = self.env.reset(**options)
-        self.obs = obs.copy()
+        self.obs = enjoy.as_array(torch.as_tensor(obs))
         return obs, infos
 
     def step(self, actions):
-        self.actions = actions.copy()
+        self.actions = enjoy.as_array(torch.as_tensor(actions))
         obs, *rest = self.env.step(actions)
-        self.obs = obs.copy()
+        self.obs = enjoy.as_array(torch.as_tensor(obs))
         return obs, *rest
 
 

@@ -422,6 +422,15 @@ def test_two_ranks_make_the_run_of_one(recipe, made, tmp_path):
             np.testing.assert_allclose(second, first, rtol=1e-4, atol=1e-6)
 
 
+@of_recipes("device-tensors", "mask", "mask-lstm", "privileged-critic", "turns")
+def test_it_is_exported(recipe, made, tmp_path):
+    """export() compares the file with the agent in the environment."""
+    pytest.importorskip("onnxruntime")
+    run = train(made, f"{TINY[recipe.name]} --no-cuda --num-minibatches 2", tmp_path)
+    export.export(export.Args(run, tmp_path / "agent.onnx", steps=20))
+    assert (tmp_path / "agent.onnx").exists()
+
+
 @of_recipes("squashed-gaussian", "beta")
 def test_the_policy_itself_keeps_the_bounds(recipe, made, tmp_path):
     """So the environment gets what the policy says, and the agent can be exported."""
