@@ -31,7 +31,7 @@ help:
 	@echo 'make report     bring tables, pictures, links and recipes up to date; write site/index.html'
 	@echo 'make site       write site/index.html alone'
 	@echo 'make speed      measure steps per second: ARGS="CartPole HalfCheetah Breakout", or ARGS=--check on a GPU'
-	@echo 'make clean      remove .venv, .venv-sb3, site and build'
+	@echo 'make clean      remove .venv, .venv-sb3, .venv-score, site and build'
 
 cartpole: .venv/video.stamp
 	$(BIN)/python ppo.py --env-id CartPole-v1 --total-timesteps 100000 --learning-rate 1e-3 --exp-name cartpole $(ARGS)
@@ -71,7 +71,7 @@ speed: .venv/atari,envpool,microrts,mujoco,procgen,selfplay,benchmark,dev.stamp
 	$(BIN)/python -m benchmark.speed $(or $(ARGS),CartPole)
 
 clean:
-	rm -rf .venv .venv-sb3 build site ppo.egg-info .pytest_cache .ruff_cache __pycache__ tests/__pycache__
+	rm -rf .venv .venv-sb3 .venv-score build site ppo.egg-info .pytest_cache .ruff_cache __pycache__ tests/__pycache__
 
 # The name of a stamp is the list of the extras that are installed once it is there.
 .venv/%.stamp: pyproject.toml constraints.txt | .venv/torch.stamp
