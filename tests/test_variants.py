@@ -9,7 +9,7 @@ import pytest
 import torch
 from in_process import train, watched
 from rounding import ROUNDING
-from run_files import checkpoint, same_weights, scalars
+from run_files import checkpoint, equal, same_weights, scalars
 from script_table import PPO, ROOT
 from toy_envs import spaces
 
@@ -363,3 +363,35 @@ def test_an_update_follows_each_episode(made, tmp_path):
     for length, minibatch in zip(lengths, seen, strict=True):
         returns = (1 - 0.99 ** np.arange(1, length + 1)) / (1 - 0.99)  # of steps that pay 1, the last one first
         np.testing.assert_allclose(minibatch["returns"].sort().values, returns, rtol=1e-4)
+
+
+# ideas against the loss of plasticity
+
+
+def test_weights_are_drawn_to_the_initial_ones(made, tmp_path):
+    """The loss has the squared distance; it is of the first weights of all, also after a resume."""
+    script = made("with/l2-init")
+    envs = spaces(VECTOR, gym.spaces.Discrete(2))
+    agent, initial = (script.module.Agent(envs) for _ in range(2))
+    distance = script.module.squared_distance(agent, initial)
+    pairs = zip(agent.state_dict().values(), initial.state_dict().values(), strict=True)
+    expected = sum(((weight.double() - first.double()).numpy() ** 2).sum() for weight, first in pairs)
+    assert distance.item() == pytest.approx(expected, rel=1e-5)
+
+    minibatch = {"obs": torch.randn(8, 4), "actions": torch.ones(8, dtype=torch.int64), "logprobs": torch.zeros(8)}
+    minibatch |= {"values": torch.zeros(8), "returns": torch.randn(8)}
+    gradients = []
+    for coefficient in (0.0, 0.25):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(script.module, "adam_step", lambda optimizer, grads, rate: gradients.append(grads))
+            args = script.module.Args(l2_init_coef=coefficient, max_grad_norm=1e9)
+            script.module.gradient_step(agent, initial, script.module.Adam(agent), minibatch, args)
+    for plain, drawn, weight, first in zip(*gradients, agent.parameters(), initial.parameters(), strict=True):
+        expected = plain + 0.25 * 2 * (weight - first).detach()
+        torch.testing.assert_close(drawn, expected, rtol=1e-4, atol=1e-4)
+
+    run = train(script, f"{SMALL} --total-timesteps 128", tmp_path)
+    first = checkpoint(run, 0)["parts"]["agent"]
+    train(script, f"--resume {run} --total-timesteps 256", tmp_path)
+    last = checkpoint(run)["parts"]
+    assert equal(last["initial_agent"], first) and not equal(last["agent"], first)
