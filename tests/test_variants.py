@@ -395,3 +395,34 @@ def test_weights_are_drawn_to_the_initial_ones(made, tmp_path):
     train(script, f"--resume {run} --total-timesteps 256", tmp_path)
     last = checkpoint(run)["parts"]
     assert equal(last["initial_agent"], first) and not equal(last["agent"], first)
+
+
+def test_fresh_weights_enter_in_each_step(made, tmp_path):
+    """w becomes (1 - c) w + c w_fresh, with other fresh weights each time, the same ones for the same seed."""
+    script = made("with/shrink-perturb")
+    envs = spaces(VECTOR, gym.spaces.Discrete(2))
+    agent, fresh = (script.module.Agent(envs) for _ in range(2))
+    expected = []
+    for weight, other in zip(agent.parameters(), fresh.parameters(), strict=True):
+        expected.append(0.75 * weight.detach().numpy() + 0.25 * other.detach().numpy())
+    script.module.shrink_and_perturb(agent, fresh, 0.25)
+    for weight, mean in zip(agent.parameters(), expected, strict=True):
+        np.testing.assert_allclose(weight.detach(), mean, atol=ROUNDING)
+
+    torch.manual_seed(1)
+    random = torch.rand(3)
+    torch.manual_seed(1)
+    script.module.fresh_agent(envs, 5)
+    assert torch.equal(torch.rand(3), random)
+
+    def weight(agent, fresh, perturbation):
+        return fresh.policy_trunk[0].weight.detach().clone(), perturbation
+
+    seen = []
+    for folder in ("one", "two"):
+        with watched(script.module, "shrink_and_perturb", weight) as calls:
+            train(script, f"{SMALL} --total-timesteps 128", tmp_path / folder)
+        seen.append(calls)
+    assert len(seen[0]) == 2 * 16 and equal(*seen)
+    assert len({weight.sum().item() for weight, _ in seen[0]}) == 32
+    assert {perturbation for _, perturbation in seen[0]} == {1e-4}
