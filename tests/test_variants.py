@@ -426,3 +426,38 @@ def test_fresh_weights_enter_in_each_step(made, tmp_path):
     assert len(seen[0]) == 2 * 16 and equal(*seen)
     assert len({weight.sum().item() for weight, _ in seen[0]}) == 32
     assert {perturbation for _, perturbation in seen[0]} == {1e-4}
+
+
+# symmetry
+
+
+@pytest.mark.parametrize("env_id, steps", [("CartPole-v1", 8), ("Acrobot-v1", 50)])
+def test_the_mirrors_are_exact(made, env_id, steps):
+    """Mirrored actions from a mirrored state lead to mirrored observations, with the same rewards and ends."""
+    signs = np.array(made("with/symmetry").module.MIRRORS[env_id], dtype=np.float32)
+    envs = [gym.make(env_id), gym.make(env_id)]
+    for env in envs:
+        env.reset(seed=1)
+    envs[1].unwrapped.state = -np.asarray(envs[0].unwrapped.state)
+    random = np.random.default_rng(1)
+    highest = int(envs[0].action_space.n) - 1
+    for _ in range(steps):
+        action = int(random.integers(highest + 1))
+        obs, *outcome, _ = envs[0].step(action)
+        mirrored, *mirrored_outcome, _ = envs[1].step(highest - action)
+        np.testing.assert_allclose(mirrored, signs * obs, rtol=0, atol=1e-6)
+        assert mirrored_outcome == outcome
+
+
+def test_the_loss_has_both_images(made, tmp_path):
+    script = made("with/symmetry")
+    with watched(script.module, "ppo_loss", lambda agent, minibatch, args: minibatch) as seen:
+        train(script, f"{SMALL} --total-timesteps 64", tmp_path)
+    for minibatch in seen:
+        halves = {name: column.numpy().reshape(2, 16, -1) for name, column in minibatch.items()}
+        np.testing.assert_array_equal(halves["obs"][1], -halves["obs"][0])
+        np.testing.assert_array_equal(halves["actions"][1], 1 - halves["actions"][0])
+        for name in ("logprobs", "values", "returns"):
+            np.testing.assert_array_equal(halves[name][1], halves[name][0])
+    with pytest.raises(SystemExit, match="no mirror of MountainCar-v0"):
+        train(script, "--no-cuda --env-id MountainCar-v0", tmp_path)
