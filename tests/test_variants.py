@@ -461,3 +461,35 @@ def test_the_loss_has_both_images(made, tmp_path):
             np.testing.assert_array_equal(halves[name][1], halves[name][0])
     with pytest.raises(SystemExit, match="no mirror of MountainCar-v0"):
         train(script, "--no-cuda --env-id MountainCar-v0", tmp_path)
+
+
+# values as distributions
+
+
+def test_values_over_bins(made):
+    """Targets by np.interp, one bin at a time; a distribution of the target gives the return back."""
+    script = made("with/two-hot")
+    agent = script.module.Agent(spaces(VECTOR, gym.spaces.Discrete(2)))
+    bins = agent.bins.double().numpy()
+    np.testing.assert_allclose(np.diff(bins), 40 / 254, rtol=1e-4)
+    returns = np.array([-1e12, -37.2, 0.0, 0.01, 500.0])
+    symlogs = np.sign(returns) * np.log(np.abs(returns) + 1)
+    expected = np.array([np.interp(symlogs, bins, unit) for unit in np.eye(255)]).T
+    found = script.module.two_hot(script.module.symlog(torch.tensor(returns)), agent.bins.double())
+    np.testing.assert_allclose(found, expected, atol=1e-3)  # the bins, float32, have gaps that differ a little
+    assert (found > 0.01).sum(-1).tolist() == [1, 2, 1, 2, 2]
+
+    obs = torch.randn(5, 4)
+    assert agent(obs)[1].abs().max() < 1e-4
+    torch.nn.init.orthogonal_(agent.value.weight, 3.0)
+    policy, values, log_bins = agent(obs)
+    bin_means = (log_bins.detach().double().exp().numpy() * bins).sum(-1)
+    symexps = np.sign(bin_means) * (np.exp(np.abs(bin_means)) - 1)
+    np.testing.assert_allclose(values.detach(), symexps, rtol=1e-4, atol=1e-5)
+
+    actions = torch.ones(5, dtype=torch.int64)
+    minibatch = {"obs": obs, "actions": actions, "logprobs": policy.log_prob(actions).detach()}
+    minibatch |= {"values": values.detach(), "returns": torch.tensor(returns, dtype=torch.float32)}
+    _, stats = script.module.ppo_loss(agent, minibatch, script.module.Args())
+    cross_entropy = -(expected * log_bins.detach().double().numpy()).sum(-1).mean()
+    assert stats["value_loss"].item() == pytest.approx(cross_entropy, rel=1e-4)
