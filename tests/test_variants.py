@@ -493,3 +493,40 @@ def test_values_over_bins(made):
     _, stats = script.module.ppo_loss(agent, minibatch, script.module.Args())
     cross_entropy = -(expected * log_bins.detach().double().numpy()).sum(-1).mean()
     assert stats["value_loss"].item() == pytest.approx(cross_entropy, rel=1e-4)
+
+
+# rollouts and minibatches
+
+
+def test_episodes_begin_apart(made):
+    """After random steps that a copy of the environment repeats; later episodes have their whole length."""
+    module = made("with/staggered-resets").module
+    envs = module.make_envs(module.Args(env_id="MountainCar-v0", num_envs=4))
+    obs, _ = envs.reset(seed=7)
+    for index in range(4):
+        env = gym.make("MountainCar-v0")
+        expected, _ = env.reset(seed=7 + index)
+        env.action_space.seed(7 + index)
+        for _ in range(50 * index):
+            expected, *_ = env.step(env.action_space.sample())
+        np.testing.assert_array_equal(obs[index], expected)
+
+    ends = [[], [], [], []]
+    for step in range(1, 401):
+        *_, truncated, infos = envs.step(np.ones(4, dtype=int))
+        for index in np.flatnonzero(truncated):
+            ends[index].append(step)
+            assert infos["final_info"]["episode"]["l"][index] == 200
+    assert ends == [[200, 400], [150, 350], [100, 300], [50, 250]]
+
+    args = module.Args(num_envs=4, horizon=80)  # the random player of CartPole loses, and begins anew
+    obs, _ = module.make_envs(args).reset(seed=7)
+    assert (np.abs(obs[:, 2]) < 0.21).all()
+
+
+def test_a_task_without_a_time_limit_needs_a_horizon(made):
+    module = made("with/staggered-resets").module
+    gym.register("NoLimit-v0", "gymnasium.envs.classic_control:CartPoleEnv")
+    with pytest.raises(SystemExit, match="--horizon"):
+        module.make_envs(module.Args(env_id="NoLimit-v0"))
+    module.make_envs(module.Args(env_id="NoLimit-v0", horizon=100))
