@@ -1,5 +1,6 @@
 """Recipes of A2C and of variants of PPO's parts: the formula of each, beside a few lines written for the test."""
 
+import copy
 import itertools
 import math
 
@@ -530,3 +531,39 @@ def test_a_task_without_a_time_limit_needs_a_horizon(made):
     with pytest.raises(SystemExit, match="--horizon"):
         module.make_envs(module.Args(env_id="NoLimit-v0"))
     module.make_envs(module.Args(env_id="NoLimit-v0", horizon=100))
+
+
+def test_the_loss_has_the_churn(made, tmp_path):
+    """The KL divergence with numpy; in a run, the policy it starts from is the one before the last step."""
+    script = made("with/churn")
+    agent = script.module.Agent(spaces(VECTOR, gym.spaces.Discrete(3)))
+    torch.nn.init.orthogonal_(agent.policy.weight, 2.0)
+    minibatch = {"obs": torch.randn(8, 4), "actions": torch.ones(8, dtype=torch.int64), "logprobs": torch.zeros(8)}
+    minibatch |= {"values": torch.zeros(8), "returns": torch.randn(8)}
+    minibatch |= {"other_obs": torch.randn(8, 4), "previous_logits": torch.randn(8, 3).log_softmax(-1)}
+    losses = []
+    for coefficient in (0.0, 2.0):
+        loss, stats = script.module.ppo_loss(agent, minibatch, script.module.Args(churn_coef=coefficient))
+        losses.append(loss.item())
+    before = np.exp(minibatch["previous_logits"].numpy())
+    after = np.exp(agent.get_policy(minibatch["other_obs"]).logits.detach().numpy())
+    expected = (before * np.log(before / after)).sum(-1).mean()
+    assert stats["churn"].item() == pytest.approx(expected, rel=1e-4)
+    assert losses[1] - losses[0] == pytest.approx(2 * expected, rel=1e-4)
+
+    def look(agent, minibatch, args):
+        rows, other_rows = (set(map(tuple, minibatch[name].tolist())) for name in ("obs", "other_obs"))
+        with torch.no_grad():
+            logits = agent.get_policy(minibatch["other_obs"]).logits
+        common = len(rows & other_rows)
+        return copy.deepcopy(agent), minibatch["other_obs"], minibatch["previous_logits"], logits, common
+
+    with watched(script.module, "ppo_loss", look) as seen:
+        run = train(script, f"{SMALL} --total-timesteps 128", tmp_path)
+    assert torch.equal(seen[0][2], seen[0][3])
+    for (earlier, *_), (_, other_obs, previous_logits, logits, common) in itertools.pairwise(seen):
+        with torch.no_grad():
+            torch.testing.assert_close(previous_logits, earlier.get_policy(other_obs).logits)
+        assert not torch.equal(previous_logits, logits) and common < 16
+    previous = checkpoint(run)["parts"]["previous"]
+    assert equal(previous, dict(seen[-1][0].state_dict()))
