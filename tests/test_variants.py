@@ -567,3 +567,64 @@ def test_the_loss_has_the_churn(made, tmp_path):
         assert not torch.equal(previous_logits, logits) and common < 16
     previous = checkpoint(run)["parts"]["previous"]
     assert equal(previous, dict(seen[-1][0].state_dict()))
+
+
+def test_an_actor_of_bins(made):
+    """Log probabilities and entropies with numpy, and the residual network layer by layer."""
+    module = made("with/discrete-actor").module
+    low, high = np.array([-2.0, 0.0], dtype=np.float32), np.array([2.0, 1.0], dtype=np.float32)
+    agent = module.Agent(spaces(VECTOR, gym.spaces.Box(low, high)))
+    torch.nn.init.orthogonal_(agent.policy.weight, 1.0)
+    values = agent.bins.numpy()
+    np.testing.assert_allclose(values, [np.linspace(-2, 2, 41), np.linspace(0, 1, 41)], atol=1e-6)
+
+    def linear(x, layer):
+        return x @ layer.weight.detach().numpy().T + layer.bias.detach().numpy()
+
+    def normalize(x):
+        return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+
+    obs = torch.randn(6, 4)
+    first, *blocks, _ = agent.policy_trunk
+    hidden = linear(obs.numpy(), first)
+    for block in blocks:
+        _, wide, _, narrow = block.layers
+        hidden = hidden + linear(np.maximum(linear(normalize(hidden), wide), 0), narrow)
+    logits = linear(normalize(hidden), agent.policy).reshape(6, 2, 41)
+    log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+
+    policy = agent.get_policy(obs)
+    actions = policy.sample(torch.Generator().manual_seed(1))
+    expected = np.zeros(6)
+    for row, action in enumerate(actions.numpy()):
+        for component in range(2):
+            [chosen] = np.flatnonzero(values[component] == action[component])
+            expected[row] += log_probs[row, component, chosen]
+    np.testing.assert_allclose(policy.log_prob(actions).detach(), expected, atol=1e-4)
+    entropies = -(np.exp(log_probs) * log_probs).sum((1, 2))
+    np.testing.assert_allclose(policy.entropy().detach(), entropies, atol=1e-4)
+    best = [[values[k][log_probs[row, k].argmax()] for k in range(2)] for row in range(6)]
+    np.testing.assert_array_equal(policy.mode(), best)
+
+
+def test_bins_are_drawn_as_often_as_they_are_likely(made):
+    module = made("with/discrete-actor").module
+    logits = torch.tensor([[0.0, 1.0, -1.0, 2.0, 0.0, 0.5]]).expand(60_000, 6)
+    policy = module.Bins(logits, torch.tensor([[-1.0, 0.0, 1.0], [0.0, 2.0, 4.0]]))
+    drawn = policy.sample(torch.Generator().manual_seed(1))
+    for component, values in enumerate(policy.bins):
+        probabilities = np.exp(logits[0].numpy().reshape(2, 3)[component])
+        shares = [(drawn[:, component] == value).float().mean().item() for value in values]
+        np.testing.assert_allclose(shares, probabilities / probabilities.sum(), atol=0.01)
+
+
+def test_bins_need_bounds(made):
+    def unbounded():
+        env = gym.make("Pendulum-v1").unwrapped
+        env.action_space = gym.spaces.Box(-np.inf, np.inf, (1,))
+        return env
+
+    gym.register("Unbounded-v0", unbounded)
+    module = made("with/discrete-actor").module
+    with pytest.raises(SystemExit, match="finite bounds"):
+        module.make_envs(module.Args(env_id="Unbounded-v0"))
