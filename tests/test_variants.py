@@ -628,3 +628,72 @@ def test_bins_need_bounds(made):
     module = made("with/discrete-actor").module
     with pytest.raises(SystemExit, match="finite bounds"):
         module.make_envs(module.Args(env_id="Unbounded-v0"))
+
+
+def test_vtrace_advantages_of_segments(made, tmp_path):
+    """Advantages as sums of products, and each minibatch with values and ratios of the agent at present."""
+    script = made("with/prioritized-segments")
+    random = np.random.default_rng(1)
+    rewards, values, ratios = random.normal(1, 0.5, (3, 6, 2)).astype(np.float32)
+    dones = random.random((7, 2)) < 0.3
+    next_value = random.normal(size=2).astype(np.float32)
+    found = script.module.vtrace(rewards, values, dones[:6], ratios, next_value, dones[6], 0.9, 0.8)
+    expected = np.zeros((6, 2))
+    later_values = np.concatenate([values[1:], [next_value]])
+    for t, n in np.ndindex(6, 2):
+        factor = 1.0
+        for k in range(t, 6):
+            clipped = min(ratios[k, n], 1)
+            delta = rewards[k, n] + 0.9 * later_values[k, n] * (not dones[k + 1, n]) - values[k, n]
+            expected[t, n] += factor * clipped * delta
+            factor *= 0.9 * 0.8 * clipped * (not dones[k + 1, n])
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert (ratios > 1).any() and (ratios < 1).any() and dones.any()
+
+    def look(agent, minibatch, args):
+        with torch.no_grad():
+            _, values = agent(minibatch["obs"])
+        return values, minibatch["values"]
+
+    with (
+        watched(script.module, "ppo_loss", look) as seen,
+        watched(script.module, "vtrace", lambda *args: args) as calls,
+    ):
+        train(script, f"{SMALL} --total-timesteps 64", tmp_path)
+    assert len(seen) == 16 and len(calls) == 17
+    for values, expected in seen:
+        torch.testing.assert_close(values, expected)
+    assert (calls[0][3] == 1).all() and np.abs(calls[-1][3] - 1).max() > 1e-4
+    with pytest.raises(SystemExit, match="--segment-length"):
+        train(script, f"{SMALL} --segment-length 5", tmp_path)
+
+
+def test_segments_are_drawn_by_their_advantages(made):
+    """As often as (sum of |A|)^alpha says, with the weights (N p)^-beta, which count in the policy loss alone."""
+    module = made("with/prioritized-segments").module
+    segments = module.segment_rows(4, 3, 2)
+    assert segments.tolist() == [[0, 3], [1, 4], [2, 5], [6, 9], [7, 10], [8, 11]]
+    advantages = torch.linspace(-1, 2, 12)
+    priorities = [sum(abs(advantages[row].item()) for row in rows) ** 0.8 for rows in segments.tolist()]
+    probabilities = np.array(priorities) / sum(priorities)
+    generator = torch.Generator().manual_seed(1)
+    counts = np.zeros(6)
+    for _ in range(20_000):
+        rows, weights = module.sample_segments(advantages, segments, 1, module.Args(), generator)
+        chosen = segments.tolist().index(rows.tolist())
+        np.testing.assert_allclose(weights, (6 * probabilities[[chosen, chosen]]) ** -0.2, rtol=1e-4)
+        counts[chosen] += 1
+    np.testing.assert_allclose(counts / 20_000, probabilities, atol=0.015)
+    rows, _ = module.sample_segments(advantages, segments, 6, module.Args(), generator)
+    assert sorted(rows.tolist()) == list(range(12))
+
+    policy = module.Categorical(torch.zeros(4, 2))
+    minibatch = {"obs": None, "actions": torch.tensor([0, 1, 0, 1]), "logprobs": torch.zeros(4)}
+    minibatch |= {"values": torch.zeros(4), "returns": torch.tensor([1.0, -2.0, 0.5, 3.0])}
+    minibatch["weights"] = torch.tensor([1.0, 2.0, 0.5, 1.5])
+    _, stats = module.ppo_loss(lambda obs: (policy, torch.zeros(4)), minibatch, module.Args())
+    returns = minibatch["returns"].numpy()
+    weighted = minibatch["weights"].numpy() * (returns - returns.mean()) / returns.std()
+    losses = np.maximum(-0.5 * weighted, -0.8 * weighted)  # each ratio is 0.5, and its clip 0.8
+    assert stats["policy_loss"].item() == pytest.approx(losses.mean(), rel=1e-4)
+    assert stats["value_loss"].item() == pytest.approx((returns**2).mean() / 2)
