@@ -51,6 +51,7 @@ TINY = {
 }
 TINY["without/core-1-episodes"] = "--total-timesteps 128 --num-envs 1 --num-steps 64"
 TINY["with/seeds-continuous"] = TINY["ppo_continuous_action.py"]
+TINY["with/symmetry-continuous"] = TINY["ppo_continuous_action.py"].replace("Hopper-v5", "Pendulum-v1")
 TINY["with/envpool"] = TINY["ppo.py"] + " --env-id envpool/CartPole-v1"
 TINY["with/envpool-continuous"] = TINY["ppo_continuous_action.py"] + " --env-id envpool/Pendulum-v1"
 TINY["with/mask"] = TINY["with/mask-lstm"] = TINY["ppo.py"] + " --env-id Taxi-v4"

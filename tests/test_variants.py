@@ -464,6 +464,39 @@ def test_the_loss_has_both_images(made, tmp_path):
         train(script, "--no-cuda --env-id MountainCar-v0", tmp_path)
 
 
+def test_the_mirror_of_pendulum_is_exact(made, tmp_path):
+    """As that of CartPole, and normalized observations of mirror images are those of the originals with other signs."""
+    script = made("with/symmetry-continuous")
+    signs = np.array(script.module.MIRRORS["Pendulum-v1"][0])
+    envs = [gym.make("Pendulum-v1"), gym.make("Pendulum-v1")]
+    for env in envs:
+        env.reset(seed=1)
+    envs[1].unwrapped.state = -envs[0].unwrapped.state
+    normalize = script.module.make_envs(script.module.Args(env_id="Pendulum-v1"))
+    normalize.reset(seed=1)
+    random = np.random.default_rng(1)
+    for _ in range(100):
+        action = random.uniform(-3, 3, 1).astype(np.float32)
+        obs, reward, *_ = envs[0].step(action)
+        mirrored, mirrored_reward, *_ = envs[1].step(-action)
+        np.testing.assert_allclose(mirrored, signs * obs, rtol=0, atol=1e-4)
+        assert mirrored_reward == pytest.approx(reward, abs=1e-4)
+        normalize.step(action[np.newaxis])
+        np.testing.assert_allclose(normalize.scale(signs * obs), signs * normalize.scale(obs), atol=1e-6)
+    assert normalize.obs_stats.mean[0] != 0
+
+    options = "--no-cuda --env-id Pendulum-v1 --num-envs 2 --num-steps 32 --num-minibatches 4 --update-epochs 1"
+    with watched(script.module, "ppo_loss", lambda agent, minibatch, args: minibatch) as seen:
+        train(script, f"{options} --total-timesteps 64", tmp_path)
+    assert len(seen) == 4
+    for minibatch in seen:
+        halves = {name: column.numpy().reshape(2, 16, -1) for name, column in minibatch.items()}
+        np.testing.assert_array_equal(halves["obs"][1], signs * halves["obs"][0])
+        np.testing.assert_array_equal(halves["actions"][1], -halves["actions"][0])
+        for name in ("logprobs", "values", "returns"):
+            np.testing.assert_array_equal(halves[name][1], halves[name][0])
+
+
 # values as distributions
 
 
