@@ -219,7 +219,16 @@ def test_it_trains(recipe, made, tmp_path):
 
 
 @of_recipes(
-    "average-policy", "kl-penalty", "kl-learning-rate", "muon", "normalization", "ppg", "rnd", "value-normalization"
+    "average-policy",
+    "churn",
+    "kl-penalty",
+    "kl-learning-rate",
+    "l2-init",
+    "muon",
+    "normalization",
+    "ppg",
+    "rnd",
+    "value-normalization",
 )
 def test_its_own_state_survives_a_resume(recipe, made, tmp_path):
     run = train(made, f"{TINY['ppo.py']} --no-cuda", tmp_path)
