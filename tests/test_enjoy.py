@@ -260,7 +260,9 @@ def test_a_script_of_an_earlier_version(tmp_path, capsys):
     text = (run / "ppo.py").read_text()
     (run / "ppo.py").write_text(text.replace("def make_envs(args, folder=None)", "def make_envs(args, folder)"))
     assert "is of an earlier version" in error(run)
-    (run / "ppo.py").write_text(text.replace("def make_envs(args, folder=None)", "def make_envs(args, folder=None, *_, **options)"))
+    (run / "ppo.py").write_text(
+        text.replace("def make_envs(args, folder=None)", "def make_envs(args, folder=None, *_, **options)")
+    )
     assert len(play(run, capsys, episodes=1)[0]) == 1  # with further arguments, but without need of them
     (run / "ppo.py").write_text("Args = make_envs = None")
     assert "it has no Agent" in error(run)
