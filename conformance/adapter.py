@@ -1,4 +1,5 @@
-"""A template: copy it, and let each function call your implementation. It answers for ppo_continuous_action.py here.
+"""A template: copy it, and let each function call your implementation. It answers for ppo_continuous_action.py here,
+and for the games of ppo_atari.py.
 
     python -m conformance path/to/my_adapter.py
 
@@ -76,3 +77,13 @@ def environment_actions(samples, low, high):
     samples: float32 [B, 2]. low, high: float32 [2], the bounds of the actions. Returns float [B, 2].
     """
     return SCRIPT.environment_actions(samples, low, high)
+
+
+def atari(game):
+    """An Atari environment with all of its preprocessing around a game.
+
+    game: problems.Game, an emulator. Returns an object with two methods: reset() gives an observation, and step(action)
+    gives (observation, reward, end). An observation is uint8 [frames, 84, 84], the newest frame last. What follows an
+    end, such as the restart of an episode, is done as your implementation does it.
+    """
+    return ours.load(Path(__file__).parents[1] / "ppo_atari.py").atari(game)

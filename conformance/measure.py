@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from conformance import reference
-from conformance.problems import Refused, Settings, Stream, Update, make_world
+from conformance import atari, reference
+from conformance.problems import Game, Refused, Settings, Stream, Update, make_world
 
 TOLERANCE = 2e-5  # relative to the largest number of an answer: what float32 leaves of a few operations
 APART = 100  # an explanation counts where each other one is this many tolerances away
@@ -185,8 +185,9 @@ class Adapter:
     def ask(self, name, *arguments):
         """The function's answer, or None; `errors[name]` then says why."""
         function = getattr(self.module, name, None)
+        reason = getattr(self.module, "REASONS", {}).get(name, "the adapter does not answer it")
         if function is None:
-            self.errors[name] = "the adapter does not answer it"
+            self.errors[name] = reason
             return None
         try:
             answer = function(*arguments)
@@ -197,7 +198,7 @@ class Adapter:
             self.errors[name] = f"the adapter failed: {type(error).__name__}: {text[:160]}"
             return None
         if answer is None:
-            self.errors[name] = "the adapter does not answer it"
+            self.errors[name] = reason
         return answer
 
     def update(self, world, settings):
@@ -640,7 +641,8 @@ def measure_schedules(adapter):
     for name, (detail, title) in SCHEDULES.items():
         given = answer.get(name)
         if given is None:
-            rows += unknown([(detail, title)], "the adapter gives none")
+            reasons = getattr(adapter.module, "REASONS", {})
+            rows += unknown([(detail, title)], reasons.get(name, "the adapter gives none"))
             continue
         if isinstance(given, str):
             rows.append(Row(detail, title, NO, given, 0.0))
@@ -899,6 +901,88 @@ def measure_normalization(adapter):
     return rows
 
 
+# Atari games
+
+ATARI = {
+    "noops": ("atari 1", "a game starts with 1 to 30 no-ops"),
+    "skip": ("atari 2", "an action lasts 4 frames"),
+    "total": ("atari 2", "the rewards of its frames are summed"),
+    "pool": ("atari 2", "the observation is the maximum of the last two frames"),
+    "lives": ("atari 3", "a lost life ends the episode, but the game goes on"),
+    "fire": ("atari 4", "FIRE and then action 2 start a game"),
+    "image": ("atari 5", "frames become gray, then 84 x 84 by area interpolation"),
+    "size": ("atari 6", "a reward is replaced by its sign"),
+    "stack": ("atari 7", "the newest 4 frames are stacked"),
+    "first": ("atari 7", "black frames precede an episode's first one"),
+}
+
+
+def describe_image(choice):
+    """Words for how a frame is reduced, without what is as in ppo2."""
+    words = [choice["order"]]
+    words += [choice[name] for name in ("gray", "resize") if choice[name] != atari.FRAMES[name][0]]
+    return ", ".join(words)
+
+
+def measure_atari(adapter):
+    """The rows of what an environment makes of a scripted game."""
+    game = Game()
+    environment = adapter.ask("atari", game)
+    if environment is None:
+        return unknown(ATARI.values(), adapter.errors["atari"])
+    try:
+        decisions = atari.play(environment, game)
+    except Exception as error:
+        text = " ".join(str(error).split())
+        return unknown(ATARI.values(), f"the adapter failed: {type(error).__name__}: {text[:160]}")
+
+    def row(name, right, found):
+        return Row(*ATARI[name], YES if right else NO, found, 0.0)
+
+    inner = atari.inner(decisions)
+    noops, right = atari.describe_noops(decisions)
+    number = atari.frames_of_an_action(decisions)
+    lives = atari.describe_lives(decisions)
+    fire = atari.describe_fire(decisions)
+    rows = [
+        row("noops", right, noops),
+        row("skip", number == 4, f"{number} frames" if number > 1 else "1 frame"),
+        row("lives", lives == "a lost life ends the episode", lives),
+        row("fire", fire == "FIRE, RIGHT", fire),
+    ]
+    rewards = Explanation(
+        [{"rewards": np.array([decision.reward for decision in inner])}],
+        reference.choices(atari.REWARDS),
+        lambda choice: [{"rewards": np.array([atari.reward_of(decision, choice) for decision in inner])}],
+    )
+    rows.append(rewards.row(*ATARI["total"], "total", expected=("sum",)))
+    rows.append(rewards.row(*ATARI["size"], "size", expected=("sign",)))
+    try:
+        some = inner[:6]
+        images = Explanation(
+            [{"frame": decision.obs[-1].astype(float)} for decision in some],
+            reference.choices(atari.FRAMES),
+            lambda choice: [{"frame": atari.newest_frame(decision, choice).astype(float)} for decision in some],
+        )
+        rows.append(images.row(*ATARI["pool"], "pool", expected=(atari.FRAMES["pool"][0],)))
+        names = "order", "gray", "resize"
+        expected = tuple(atari.FRAMES[name][0] for name in names)
+        rows.append(images.row(*ATARI["image"], *names, words=describe_image, expected=expected))
+    except ImportError as error:
+        rows += unknown([ATARI["pool"], ATARI["image"]], str(error))
+    frames = len(decisions[0].obs)
+    if not atari.is_stack(decisions):
+        rows.append(row("stack", False, f"{frames} frames, which do not follow each other"))
+    else:
+        rows.append(row("stack", frames == 4, f"{frames} frames" if frames > 1 else "1 frame"))
+    if frames > 1:
+        first = atari.describe_first_stack(decisions)
+        rows.append(row("first", first == "black", first))
+    else:
+        rows += unknown([ATARI["first"]], "an observation is one frame")
+    return rows
+
+
 # All of them
 
 
@@ -919,6 +1003,8 @@ def measure(module):
         rows = [row for row in rows if row.detail != "core 13"]
     if "multidiscrete" in kinds:
         rows += measure_multidiscrete(adapter)
+    if getattr(module, "atari", None) is not None:
+        rows += measure_atari(adapter)
     return sorted(rows, key=lambda row: order(row.detail))
 
 
@@ -973,7 +1059,7 @@ def measure_trace(adapter, losses, steps):
     return [*rows, found.row(*LOSSES["scope"], "scope", expected=("minibatch",))]
 
 
-GROUPS = "core", "continuous", "lstm", "multidiscrete", "aux"
+GROUPS = "core", "atari", "continuous", "lstm", "multidiscrete", "aux"
 
 
 def order(detail):

@@ -5,13 +5,14 @@ import re
 from pathlib import Path
 
 from conformance.measure import NO, OTHER, UNKNOWN, YES
+from conformance.measure import order as place
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "conformance/results"
 
 # The columns: what heads them, and the files that have their rows; of several, the first that has measured a row counts
 COLUMNS = {
-    "ours": ("ppo", "ppo_continuous_action", "ppo_multidiscrete"),
+    "ours": ("ppo", "ppo_continuous_action", "ppo_multidiscrete", "ppo_atari"),
     "ppo2": ("ppo2",),
     "the post's": ("ppo-implementation-details",),
     "CleanRL": ("cleanrl",),
@@ -29,6 +30,8 @@ COLUMNS = {
     "Brax": ("brax",),
     "PureJaxRL": ("purejaxrl",),
 }
+
+OURS = "`ppo.py`, `ppo_continuous_action.py`, `ppo_multidiscrete.py`, `ppo_atari.py`"
 
 # Short words for cells
 SHORT = {
@@ -128,8 +131,7 @@ def table(columns):
     order = []
     for _, (_, rows) in columns.items():
         order += [key for key in rows if key not in order]
-    groups = "core", "continuous", "multidiscrete", "aux"
-    order.sort(key=lambda key: (groups.index(key[0].split()[0]), int(key[0].split()[1])))
+    order.sort(key=lambda key: place(key[0]))
     lines = [f"| detail | {' | '.join(columns)} |", "|---|" + "---|" * len(columns)]
     for detail, title in order:
         if title.startswith("policy and value: two heads"):
@@ -176,7 +178,7 @@ def text():
     lines += ["", WORDS.strip(), ""]
     lines += ["| column | implementation | version | rows measured |", "|---|---|---|---|"]
     for column, ((name, version), rows) in columns.items():
-        name = "`ppo.py`, `ppo_continuous_action.py`, `ppo_multidiscrete.py`" if column == "ours" else name
+        name = OURS if column == "ours" else name
         measured = sum(row["result"] != UNKNOWN for row in rows.values())
         lines.append(f"| {column} | {name} | {version} | {measured} |")
     lines += ["", "## Moving from one to another", ""]
@@ -214,6 +216,10 @@ observations of episodes; "ends early": an end removes the reward sums before it
 (rsl_rl) is its own word for a learning rate that changed at each gradient step. The schedules are those of a run with
 the defaults: a number that an option has, which the library does not return for an update, is no measurement. Ray RLlib
 is not measured: there is no adapter for it.
+
+An Atari game is a scripted emulator, which stands in ale_py's place. EnvPool's games are not measured, nor are those of
+the scripts here that play them: EnvPool brings its emulator along, in C++. `impala_atari_cleanba.py` has V-trace and
+RMSprop in place of the rows from the optimizer to the KL divergence; the rest of it is measured.
 """
 
 OWN = """

@@ -113,6 +113,52 @@ class Player:
         return following, world.rewards[t], world.terminated[t], world.truncated[t], world.final_rows(t)
 
 
+class Game:
+    """An Atari emulator that plays a script whatever the actions are, for an adapter's environment.
+
+    A game has 3 lives, of which one is lost in each of the frames LOSSES, and is over with the last. An adapter calls
+    restart(), step() and screen(); `log` keeps what was asked.
+    """
+
+    LOSSES = 60, 90, 120
+    MEANINGS = "NOOP", "FIRE", "RIGHT", "LEFT"  # the names of the actions 0 to 3
+
+    def __init__(self):
+        self.log = []  # of Frame
+        self.lives, self.played = 0, 0
+
+    def restart(self):
+        """Begins a game anew."""
+        self.lives, self.played = len(self.LOSSES), 0
+        self.log.append(Frame(None, 0.0, self.lives))
+
+    def step(self, action):
+        """Plays one frame with an action, an int; returns (its reward, whether the game is over)."""
+        self.played += 1
+        self.lives -= self.played in self.LOSSES
+        reward = float(np.random.default_rng([7, len(self.log)]).choice([-2.0, -0.25, 0.0, 0.5, 3.0]))
+        self.log.append(Frame(int(action), reward, self.lives))
+        return reward, self.lives == 0
+
+    def screen(self):
+        """The newest frame, RGB: uint8 [210, 160, 3]; before the first restart, some frame."""
+        return screen_of(max(len(self.log) - 1, 0))
+
+
+@dataclass(frozen=True)
+class Frame:
+    """An entry of the log of a Game: what was asked, and what the emulator answered."""
+
+    action: int | None  # None for a restart
+    reward: float
+    lives: int  # after it
+
+
+def screen_of(number):
+    """What the emulator shows after entry `number` of its log: noise, uint8 [210, 160, 3]."""
+    return np.random.default_rng(number).integers(0, 256, (210, 160, 3), dtype=np.uint8)
+
+
 @dataclass
 class Step:
     """One gradient step of an update. The arrays of a dict are "policy" [R, A], "value" [R] and, for continuous

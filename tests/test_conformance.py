@@ -20,18 +20,23 @@ from recipes import recipe as recipe_files
 RECIPES = {recipe.file.stem: recipe for recipe in recipe_files.recipes() if recipe.file.parent.name == "without"}
 
 # What a script does not share with ppo2's settings, or has in another form.
-PROCGEN = {"hidden layers: orthogonal weights, gain sqrt 2", "by default the learning rate falls linearly to 0"}
+OTHER_NETWORK = "hidden layers: orthogonal weights, gain sqrt 2"
+PROCGEN = {OTHER_NETWORK, "by default the learning rate falls linearly to 0"}
 SCRIPTS = {
-    "ppo": set(), "ppo_shared": set(), "ppo_atari": set(), "ppo_atari_envpool": set(), "ppo_atari_lstm": set(),
-    "ppo_atari_multigpu": set(), "ppo_continuous_action": set(), "ppo_multidiscrete": set(),
+    "ppo": set(), "ppo_shared": set(), "ppo_atari": set(), "ppo_atari_envpool": set(),
+    "ppo_atari_lstm": {"the newest 4 frames are stacked"}, "ppo_atari_multigpu": set(), "ppo_atari_cleanba": set(),
+    "impala_atari_cleanba": {OTHER_NETWORK}, "ppo_continuous_action": set(), "ppo_multidiscrete": set(),
     "ppo_multidiscrete_mask": set(), "ppo_procgen": PROCGEN, "ppo_selfplay": set(),
 }  # fmt: skip
+ENVPOOL = "ppo_atari_envpool", "ppo_atari_multigpu", "ppo_atari_cleanba", "impala_atari_cleanba", "ppo_procgen"
+# Why rows of a script are not measured: EnvPool's games, one frame, and IMPALA
+NOT_MEASURED = "EnvPool plays the game", "an observation is one frame", "V-trace's"
 
 # The recipes that change numbers of an update, of a rollout's preparation, or the initial weights
 CHANGES = [
     name for name in RECIPES
     if name.startswith(("core-", "continuous-", "multidiscrete-"))
-    and name not in ("core-1", "core-1-next-step", "core-12")  # the environments, and what is logged
+    and name not in ("core-1", "core-1-episodes", "core-1-next-step", "core-12")  # the environments, and what is logged
 ]  # fmt: skip
 
 
@@ -58,12 +63,17 @@ def detail(recipe_name):
 
 @pytest.mark.parametrize("name", slow_except(SCRIPTS, ["ppo", "ppo_continuous_action", "ppo_multidiscrete"]))
 def test_a_script_has_all_details(name):
-    if name in ("ppo_atari_envpool", "ppo_atari_multigpu", "ppo_procgen"):
+    if name in ENVPOOL:
         pytest.importorskip("envpool")
     rows = results(ours.load(ROOT / f"{name}.py"))
     for row in rows.values():
+        if row.result == measure.UNKNOWN:
+            assert any(words in row.found for words in NOT_MEASURED), row
+            continue
         expected = measure.NO if row.title in SCRIPTS[name] else measure.YES
         assert row.result == expected, row
+    assert all(any(row.title == title for row in rows.values()) for title in SCRIPTS[name])
+    assert sum(row.result != measure.UNKNOWN for row in rows.values()) >= (6 if name.startswith("impala") else 20)
 
 
 def test_the_recorded_ppo2_has_all_details():
@@ -94,6 +104,18 @@ def test_a_recipe_is_named_alone(name, make):
     assert named(results(make(RECIPES[name]))) == {detail(name)}
 
 
+def test_a_wrong_game_is_one_line():
+    """An environment that does not play, and one whose observations have another shape."""
+    still = SimpleNamespace(
+        reset=lambda: np.zeros((4, 84, 84)), step=lambda action: (np.zeros((4, 84, 84)), 0.0, False)
+    )
+    flat = SimpleNamespace(reset=lambda: np.zeros(128))
+    for environment, words in ((still, "do not play 20 games"), (flat, "has the shape [128]")):
+        rows = measure.measure_atari(measure.Adapter(SimpleNamespace(atari=lambda game, it=environment: it)))
+        for row in rows:
+            assert row.result == measure.UNKNOWN and words in row.found and "\n" not in row.found
+
+
 def fit_together(one, other):
     """Whether two recipes change the same script at different places."""
     if one.script != other.script or detail(one.file.stem) == detail(other.file.stem):
@@ -120,6 +142,26 @@ PAIRS = draw_pairs(20)
 @pytest.mark.parametrize("pair", slow_except(PAIRS, PAIRS[:2]), ids="+".join)
 def test_a_pair_of_recipes_is_named(pair, make):
     assert named(results(make(*(RECIPES[name] for name in pair)))) == {detail(name) for name in pair}
+
+
+# The recipes that change an Atari game's preprocessing; atari 8 and 9 are the network, whose place the tables take
+ATARI_CHANGES = [name for name in RECIPES if name.startswith("atari-") and name not in ("atari-8", "atari-9")]
+ATARI_PAIRS = [
+    pair for pair in itertools.combinations(ATARI_CHANGES, 2) if fit_together(RECIPES[pair[0]], RECIPES[pair[1]])
+]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [*((name,) for name in ATARI_CHANGES), *slow_except(ATARI_PAIRS, ATARI_PAIRS[:1])],
+    ids=lambda names: "+".join(names),
+)
+def test_recipes_for_games_are_named(names, make):
+    """One of them, and two; what a scripted game shows of them takes a second."""
+    adapter = measure.Adapter(make(*(RECIPES[name] for name in names)))
+    rows = measure.measure_atari(adapter)
+    found = {row.detail for row in rows if row.result in (measure.NO, measure.OTHER)}
+    assert found == {detail(name) for name in names}
 
 
 # Wrong adapters

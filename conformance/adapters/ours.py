@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from conformance.adapters.emulator import Emulator
+from conformance.adapters.single_file import Proxy
 from conformance.adapters.torch_tables import Recorder
 from conformance.problems import Player, Refused, Settings, Stream, Update, make_world
 
@@ -111,6 +113,14 @@ class Script:
         self.SHARED = (
             self.images is not None or self.kind == "multidiscrete" or module.__name__.startswith("ppo_shared")
         )
+        self.REASONS = {}
+        if not hasattr(module, "ppo_loss"):
+            reason = "its loss and its advantages are not PPO's, but V-trace's, and its optimizer is RMSprop"
+            self.REASONS = {"update": reason, "advantages": reason, "clip_range": reason}
+        if not hasattr(module, "WarpFrame"):
+            self.REASONS["atari"] = "EnvPool plays the game, in C++, where no scripted one can be put"
+        if not hasattr(module, "nature_cnn"):
+            self.atari = None  # it is no script for Atari games
 
     def agent(self, kind):
         """The script's own agent for a kind of actions."""
@@ -118,7 +128,10 @@ class Script:
         envs = SimpleNamespace(
             single_observation_space=observations, single_action_space=actions, num_envs=1, envs=None
         )
-        return self.module.Agent(envs)
+        options = {}
+        if hasattr(self.module.Args, "network"):  # the scripts after Cleanba have two
+            options["network"] = self.module.Args.network
+        return self.module.Agent(envs, **options)
 
     def initial_weights(self, seed, kind):
         torch.manual_seed(seed)
@@ -167,6 +180,8 @@ class Script:
                 vars(module).update(kept)
         seen["actions"] = np.array(environments.player.actions)
         seen["steps"] = recorder.steps
+        if seen["advantages"] is None:  # its loss is not PPO's
+            return seen
         size = world.rewards.size
         values = world.old_value[:size].reshape(world.rewards.shape)
         returns = seen["returns"][:size].reshape(world.rewards.shape)
@@ -214,14 +229,21 @@ class Script:
                 seen["rates"].append(optimizer.param_groups[0]["lr"])
             return module_step(optimizer, *rest)
 
-        module_agent, module_gae, module_loss = module.Agent, module.gae, module.ppo_loss
-        module_step = module.adam_step
-        return {
-            "make_envs": lambda args, folder: environments, "Agent": agent_with_tables,
-            "gae": gae, "ppo_loss": ppo_loss, "adam_step": adam_step,
-        }  # fmt: skip
+        def rmsprop_step(optimizer, gradients, learning_rate):
+            seen["rates"].append(learning_rate)
+            return module_step(optimizer, gradients, learning_rate)
+
+        module_agent = module.Agent
+        replaced = {"make_envs": lambda args, folder: environments, "Agent": agent_with_tables}
+        if not hasattr(module, "ppo_loss"):
+            module_step = module.rmsprop_step
+            return replaced | {"rmsprop_step": rmsprop_step}
+        module_gae, module_loss, module_step = module.gae, module.ppo_loss, module.adam_step
+        return replaced | {"gae": gae, "ppo_loss": ppo_loss, "adam_step": adam_step}
 
     def advantages(self, world, settings):
+        if "advantages" in self.REASONS:
+            return None
         if world.kind != self.kind:
             world = make_world(self.kind, truncations=True)
         seen = self.train(world, dataclasses.replace(settings, num_minibatches=1, update_epochs=1))
@@ -230,6 +252,8 @@ class Script:
         }  # fmt: skip
 
     def update(self, world, settings):
+        if "update" in self.REASONS:
+            return None
         seen = self.train(world, settings)
         if seen is None:
             return None
@@ -238,7 +262,12 @@ class Script:
 
     def schedules(self, updates):
         seen = self.train(make_world(self.kind), Settings(num_minibatches=1, update_epochs=1), updates)
-        return {"learning_rate": seen["rates"], "clip_range": seen["clips"]}
+        return {"learning_rate": seen["rates"], "clip_range": seen["clips"] or None}
+
+    def atari(self, game):
+        if "atari" in self.REASONS:
+            return None
+        return OneGame(self.module, game)
 
     def normalize(self, stream):
         if self.kind != "continuous":
@@ -262,6 +291,30 @@ class Script:
         envs.reset()
         envs.step(samples)
         return played.actions[0]
+
+
+class OneGame:
+    """The environments that a script makes, with an emulator in place of ale_py's, as conformance/adapter.py says."""
+
+    def __init__(self, module, game):
+        library = module.gym
+        module.gym = Proxy(
+            library,
+            make=lambda name, obs_type="rgb", **options: Emulator(game, ram=obs_type == "ram"),
+            spec=lambda name: SimpleNamespace(kwargs={"frameskip": 1}),
+        )
+        try:
+            self.envs = module.make_envs(module.Args(num_envs=1, num_minibatches=1))
+        finally:
+            module.gym = library
+
+    def reset(self):
+        obs, _ = self.envs.reset(seed=1)
+        return np.moveaxis(obs[0], -1, 0)
+
+    def step(self, action):
+        obs, rewards, terminated, truncated, _ = self.envs.step(np.array([action]))
+        return np.moveaxis(obs[0], -1, 0), rewards[0], terminated[0] | truncated[0]
 
 
 class Replay(gym.vector.VectorEnv):

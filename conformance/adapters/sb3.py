@@ -6,8 +6,10 @@ import stable_baselines3
 import torch
 from gymnasium import spaces
 from stable_baselines3 import PPO
-from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
+from stable_baselines3.common.atari_wrappers import AtariWrapper
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack, VecNormalize
 
+from conformance.adapters.emulator import Emulator
 from conformance.adapters.torch_tables import Recorder, layers
 from conformance.problems import Player, Stream, Update, make_world
 
@@ -177,3 +179,24 @@ def environment_actions(samples, low, high):
     model.policy.action_net.forward = lambda features: means[: len(features)] + 0 * features[:, :1]
     model.learn(count)
     return envs.actions[0]
+
+
+class Games:
+    """A stacked vector of one game, whose images are [84, 84, frames]."""
+
+    def __init__(self, game):
+        envs = DummyVecEnv([lambda: AtariWrapper(Emulator(game))])
+        self.envs = VecFrameStack(envs, 4)
+        self.envs.seed(1)
+
+    def reset(self):
+        return np.moveaxis(self.envs.reset()[0], -1, 0).copy()
+
+    def step(self, action):
+        obs, rewards, ends, _ = self.envs.step(np.array([action]))
+        return np.moveaxis(obs[0], -1, 0).copy(), rewards[0], ends[0]
+
+
+def atari(game):
+    """What make_atari_env() wraps around a game, and the stack of 4 that the library's documentation puts around it."""
+    return Games(game)
