@@ -398,6 +398,9 @@ LOSSES = {
 }
 
 
+OVER_MORE = "over the whole rollout, with a step behind each end"
+
+
 def project(step, gradient):
     """The gradient of the weights from that of the tables."""
     return gradient if step.project is None else step.project(gradient)
@@ -411,9 +414,12 @@ def explain_losses(world, settings, answer):
         return None
     several = world.kind == "continuous" or len(world.nvec) > 1
     components = reference.POLICY["components"][: 2 if several else 1]
+    scopes = reference.POLICY["scope"]
+    if answer.added is not None:
+        scopes = (*scopes, reference.WITH_ADDED)
     policy = Explanation(
         [{name: array for name, array in each.items() if not name.startswith("v")} for each in given],
-        reference.choices(reference.POLICY, components=components),
+        reference.choices(reference.POLICY, components=components, scope=scopes),
         lambda choice: [project(step, reference.policy_gradient(batch, step, choice)) for step in answer.steps],
     )
     value = Explanation(
@@ -434,7 +440,7 @@ def loss_rows(policy, value):
             continue
         row = among.row(detail, title, name, expected=(table[name][0],))
         if name == "scope" and row.result == NO:
-            row.found = {"rollout": "over the whole rollout"}.get(row.found, row.found)
+            row.found = {"rollout": "over the whole rollout", reference.WITH_ADDED: OVER_MORE}.get(row.found, row.found)
         if name == "factor" and row.result == NO:
             row.found = f"vf_coef times {row.found}"
         rows.append(row)

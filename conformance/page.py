@@ -26,6 +26,7 @@ COLUMNS = {
     "skrl": ("skrl",),
     "rsl_rl": ("rsl_rl",),
     "rl_games": ("rl_games",),
+    "RLlib": ("rllib",),
     "TorchRL": ("torchrl",),
     "Brax": ("brax",),
     "PureJaxRL": ("purejaxrl",),
@@ -53,6 +54,10 @@ SHORT = {
     "the last minibatch is smaller": "smaller last",
     "the last minibatch is larger": "larger last",
     "the rest is left out": "left out",
+    "over the whole rollout, with a step behind each end": "rollout, more",
+    "the last minibatch is filled up": "filled up",
+    "0.2 times the KL divergence": "0.2 KL",
+    "squared, at most 10": "at most 10",
     "shuffled once": "once",
     "in order, from another step in each epoch": "rotated",
     "the same minibatches in each epoch": "once",
@@ -119,6 +124,8 @@ def cell(row):
     if row["result"] in (YES, OTHER):
         return row["result"]
     found = re.sub(r" \[\d+,.*", "", row["found"])  # without the sizes of minibatches
+    if re.fullmatch(r"\d+ rows of \d+ in \d+ steps", found):
+        return "cycled"
     return SHORT.get(found, found)
 
 
@@ -214,8 +221,12 @@ distribution; its default also squashes actions by tanh. Normalization is that w
 uses it by default or not. "each alone": every environment has its own statistics; "final too": they include the last
 observations of episodes; "ends early": an end removes the reward sums before its step, not behind it. "adaptive"
 (rsl_rl) is its own word for a learning rate that changed at each gradient step. The schedules are those of a run with
-the defaults: a number that an option has, which the library does not return for an update, is no measurement. Ray RLlib
-is not measured: there is no adapter for it.
+the defaults: a number that an option has, which the library does not return for an update, is no measurement.
+
+RLlib's learner adds a step to each episode that it is handed. "rollout, more": the mean and deviation of the advantages
+include these steps; "cycled": its minibatches count them, and run on from one epoch into the next. "0.2 KL": its loss
+has 0.2 times the exact KL divergence, with a factor that changes after an update; "at most 10": a squared error of the
+value above 10 has no gradient.
 
 An Atari game is a scripted emulator, which stands in ale_py's place. EnvPool's games are not measured, nor are those of
 the scripts here that play them: EnvPool brings its emulator along, in C++. `impala_atari_cleanba.py` has V-trace and

@@ -187,6 +187,8 @@ class Update:
     logged: dict = field(default_factory=dict)  # what is logged of the update: "approx_kl"
     old_log_probs: np.ndarray | None = None  # float [M, N], if the world's old policy does not give them
     problem: tuple | None = None  # (World, Settings), if the answer is to another question than the one asked
+    # float [K]: advantages of steps that are not in the rollout, but counted where advantages are normalized over it
+    added: np.ndarray | None = None
 
 
 def make_world(kind="discrete", truncations=False, seed=5):

@@ -23,6 +23,7 @@ POLICY = {
     "penalty": ("none", "0.2 times the KL divergence"),
     "components": ("sum", "mean"),
 }
+WITH_ADDED = "rollout, with steps that are not in it"  # another scope, for an Update that names such steps
 VALUE = {
     "value clip": ("the larger loss", "not clipped", "the clipped loss alone"),
     "error": ("squared", "Huber", "squared, at most 10"),
@@ -160,6 +161,7 @@ class Batch:
         self.actions = np.asarray(answer.actions).reshape(size, *np.shape(answer.actions)[2:])
         self.advantages = self.flat(answer.advantages, ours["advantages"])
         self.returns = self.flat(answer.returns, ours["returns"])
+        self.added = None if answer.added is None else np.asarray(answer.added, float)
         self.old_values = world.old_value[:size].astype(float)
         self.old_policy = world.old_policy[:size].astype(float)
         self.old_logstd = world.logstd.astype(float)
@@ -183,6 +185,8 @@ def normalized(batch, rows, scope, std):
     if scope == "not normalized":
         return found
     among = found if scope == "minibatch" else batch.advantages
+    if scope == WITH_ADDED:
+        among = np.concatenate([among, batch.added])
     return (found - among.mean()) / (among.std(ddof=1 if std == "N - 1" else 0) + 1e-8)
 
 

@@ -346,6 +346,22 @@ def test_losses_are_told_apart(kind):
         assert apart(answers) > measure.APART * measure.TOLERANCE
 
 
+def test_steps_that_only_the_normalization_counts_are_found():
+    """RLlib's: an answer that names such steps is explained with them, and not by the rollout alone."""
+    world, answer = example("discrete", measure.LOSS)
+    answer.added = np.array([3.0, -2.0, 4.0])
+    choice = reference.choices(reference.POLICY, scope=(reference.WITH_ADDED,))[0]
+    batch = reference.Batch(world, measure.LOSS, answer)
+    value = reference.choices(reference.VALUE)[0]
+    for step in answer.steps:
+        step.gradient = reference.policy_gradient(batch, step, choice) | reference.value_gradient(batch, step, value)
+    losses = measure.explain_losses(world, measure.LOSS, answer)
+    row = next(
+        row for row in measure.loss_rows(*losses) if row.title == "advantages are normalized within the minibatch"
+    )
+    assert (row.result, row.found, row.nearest) == (measure.NO, measure.OVER_MORE, "rollout")
+
+
 def test_steps_are_told_apart():
     """The change of the weights alone tells how a gradient was clipped and what Adam made of it."""
     world, answer = example("discrete", measure.STEP)
