@@ -170,7 +170,8 @@ def make_env(args, index, folder):
     record = args.capture_video and index == 0
     options = {"render_mode": "rgb_array"} if record else {}  # not every environment takes a render_mode
     env = gym.make(args.env_id, **options)
-    if index == 0 and multiprocessing.parent_process() is None:  # in no worker, which would say it again
+    # once: with --async-envs, the run makes environment 0 as well as the first worker
+    if index == 0 and multiprocessing.parent_process() is None:
         warn_of_statistics(env)
     actions = env.action_space
     observations = env.observation_space
@@ -182,7 +183,7 @@ def make_env(args, index, folder):
     if record:
         env = RGBFrames(env)
         if folder is not None:  # enjoy.py has none, and shows the frames itself
-            # of the episodes 0, 1, 8, 27, ..., 1000, 2000, ..., the first steps
+            # videos of 1000 steps, which begin with the episodes 0, 1, 8, 27, ..., 1000, 2000, ...
             videos = folder / time.strftime("videos-%Y%m%d-%H%M%S")
             env = gym.wrappers.RecordVideo(env, videos, video_length=1000)
     return Episodes(env)
@@ -193,8 +194,9 @@ def make_envs(args, folder=None):
 
     folder: where --capture-video puts its videos; None records nothing."""
     makers = [partial(make_env, args, index, folder) for index in range(args.num_envs)]
-    if args.async_envs:  # workers that are no daemons may start processes of their own
+    if args.async_envs:
         makers = [partial(Worker, maker) for maker in makers]
+        # daemon=False lets an environment start processes of its own
         return gym.vector.AsyncVectorEnv(makers, daemon=False, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)
     return gym.vector.SyncVectorEnv(makers, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)
 
@@ -260,8 +262,8 @@ class Agent(nn.Module):
 def gae(rewards, values, dones, next_value, next_done, gamma, gae_lambda):
     """[core 5] Generalized advantage estimation in numpy: the advantages, float32 [M, N] (ppo2/runner.py).
 
-    rewards, values: float32 [M, N]; dones: bool [M, N], true where obs[t] begins an episode; next_*: [N].
-    dones[0] is not used."""
+    rewards, values: float32 [M, N]; dones: bool [M, N], true where an episode ended in the step before t; dones[0]
+    is not used. next_value, next_done: float32 and bool [N], the same of the observation after the last step."""
     next_values = np.append(values[1:], [next_value], axis=0)
     next_dones = np.append(dones[1:], [next_done], axis=0)
     nonterminal = 1.0 - next_dones  # 0 where the next observation begins an episode
@@ -304,7 +306,7 @@ def ppo_loss(agent, minibatch, args):
     entropy = policy.entropy().mean()
     loss = policy_loss - args.ent_coef * entropy + args.vf_coef * value_loss
 
-    # [core 12] debug variables, of which three estimate the KL divergence of the new policy from the old one
+    # [core 12] debug variables, of which three estimate the KL divergence KL(old policy || new policy)
     with torch.no_grad():
         stats = dict(
             policy_loss=policy_loss,
@@ -321,14 +323,14 @@ def ppo_loss(agent, minibatch, args):
 class Adam:
     """[core 3] The state of Adam: running means of the gradients and of their squares, by the parameters' names.
 
-    adam_step() takes the steps: a function, which torch.compile compiles together with the gradient. torch.optim.Adam
-    would add epsilon after the bias correction; TensorFlow adds it before."""
+    adam_step() takes the steps. It is a function, so that torch.compile can compile it together with the gradient.
+    torch.optim.Adam would add epsilon after the bias correction; TensorFlow adds it before."""
 
     def __init__(self, agent):
         self.parameters = {name: p for name, p in agent.named_parameters() if p.requires_grad}
         self.means = {name: torch.zeros_like(p) for name, p in self.parameters.items()}
         self.squares = {name: torch.zeros_like(p) for name, p in self.parameters.items()}
-        self.steps = torch.zeros((), dtype=torch.float64)
+        self.steps = torch.zeros((), dtype=torch.float64)  # a tensor, as a number would be compiled anew at each step
 
     def state_dict(self):
         """The state as a dict of tensors."""
@@ -407,7 +409,7 @@ def train(args, run):
 
     for update in run.updates():  # which also saves checkpoints between updates, and ends a run that is stopped
         # [core 4] annealing of the learning rate, and [aux 1] of the clip range
-        remaining = 1.0 - (update - 1.0) / run.num_updates
+        remaining = 1.0 - (update - 1.0) / run.num_updates  # from 1 to 1 / num_updates
         learning_rate = args.learning_rate * (remaining if args.anneal_lr else 1.0)
         clip_coef = args.clip_coef * (remaining if args.anneal_clip else 1.0)
         annealed_args = dataclasses.replace(args, learning_rate=learning_rate, clip_coef=clip_coef)
@@ -429,7 +431,7 @@ def train(args, run):
                 next_obs, reward, terminated, truncated, infos = envs.step(action.cpu().numpy().copy())
                 next_done = terminated | truncated
                 rewards[t] = reward
-                if args.bootstrap_truncated:
+                if args.bootstrap_truncated:  # returns end at a time limit, so the value beyond is added to the reward
                     cut = truncated & ~terminated
                     if cut.any():
                         final_obs = torch.from_numpy(np.stack(infos["final_obs"][cut])).to(device)
@@ -480,7 +482,7 @@ def train(args, run):
 
 # The signals after which a run saves a checkpoint and ends. Slurm can send the last two before a job's time is up.
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
-# Options of any script that a resume does not take from the checkpoint: they name what may differ on another machine.
+# Options of any script that a resume does not take from the checkpoint: they are of a machine or of a command.
 NOT_RESUMED = {"resume", "cuda", "threads", "actor_device", "track", "runs_folder", "exp_name"}
 # Options that a folder's name does not list, even where they differ from the defaults.
 NOT_IN_NAME = NOT_RESUMED | {"env_id", "seed", "total_timesteps", "save_every", "capture_video", "compile"}
@@ -554,14 +556,17 @@ def read_state(data, file):
 
 
 def resumed_args(args, state):
-    """The options of a resume: those of the command line, and for the others the checkpoint's."""
+    """The options of a resume: those of the command line, and for the others the checkpoint's.
+
+    The name of an environment in a module, "module:Id", must be on the command line, as it runs the module's code."""
     names = (vars(args).keys() & state["args"].keys()) - NOT_RESUMED
     saved = {name: state["args"][name] for name in names}
     saved_env_id = saved.pop("env_id")
     # The command line is parsed a second time: an option that it does not name now takes the checkpoint's value.
     default = dataclasses.replace(args, **saved, env_id="")  # stays "" if the command line names no environment
     resumed = tyro.cli(Args, description=__doc__, default=default)
-    resumed = dataclasses.replace(resumed, resume=args.resume)  # which the command line need not name
+    # Where torchrun restarts a run, args.resume is the folder of the run, whatever the command line has.
+    resumed = dataclasses.replace(resumed, resume=args.resume)
     if resumed.env_id == "":
         if ":" in saved_env_id:  # gymnasium would import the module
             sys.exit(f"error: --resume {args.resume}: add --env-id {saved_env_id} if you trust this module")
@@ -636,6 +641,8 @@ class Run:
 
         self.args = args
         self.torch_settings = torch_settings()
+        # The states that start() loads into the parts: the checkpoint's. An entirely new run loads those of its own
+        # first checkpoint, to see that it can be loaded.
         self.saved = state["parts"]
         self.returns = []  # of the last 100 episodes
         self.global_step = state["global_step"]
@@ -653,7 +660,7 @@ class Run:
 
     def count_updates(self):
         """Counts the updates from first_step, where schedules begin as well; ends the program if none is left."""
-        # Where a resume has another batch size, this rounds down.
+        # Rounded down, as a resume with another batch size may begin between two multiples of it.
         self.updates_done = (self.global_step - self.first_step) // self.batch_size
         self.num_updates = self.updates_done + (self.args.total_timesteps - self.global_step) // self.batch_size
         if self.num_updates <= self.updates_done:
@@ -669,7 +676,7 @@ class Run:
             sys.exit(f"error: {self.folder / 'lock'} is held by another process, which writes to this run")
 
     def start(self, device, **parts):
-        """Restores the parts, opens the log, and says so.
+        """Restores the parts from the checkpoint, if there is one; opens the folder and the log; says so.
 
         A part has load_state_dict(), and a state_dict() that returns a dict."""
         self.check_torch()
@@ -710,6 +717,7 @@ class Run:
             for name in states.keys() - self.saved.keys():  # such as an agent of agents/, without optimizer
                 print(f"{self.args.resume} has no {name}: it starts anew")
             self.saved = states | self.saved
+        # The order counts, too: torch's own optimizers know a parameter by its place.
         if state_keys(self.saved) != state_keys(states):
             differing = sorted(set(state_keys(self.saved)) ^ set(state_keys(states)))
             if ("optimizer", "param_groups") in differing:
@@ -718,7 +726,7 @@ class Run:
         for name, part in self.parts.items():
             try:
                 part.load_state_dict(self.saved[name])
-            except RuntimeError as error:  # such as another shape; torch's message has several lines
+            except (RuntimeError, ValueError) as error:  # such as another shape; torch's message has several lines
                 sys.exit(f"error: the checkpoint does not fit: {name}: {' '.join(str(error).split())}")
 
     def write_about(self, device):
@@ -771,6 +779,7 @@ class Run:
                     self.save()
                 if stopping:
                     break
+        # The loop was run at least once: count_updates() ends the program where no update is left.
         if last:
             self.exit_status = 0  # the run is complete, even if a signal came in its last update
         hint = f"python enjoy.py {self.folder} plays" if last else f"--resume {self.folder} continues"
@@ -790,7 +799,7 @@ class Run:
                 self.writer.add_scalar("charts/episodic_length", final_info["episode"]["l"][i], self.global_step)
 
     def log_update(self, scalars):
-        """Logs the scalars of an update; ends the run if a loss or the gradient norm is not finite."""
+        """Logs the scalars of an update; ends the run if one is not finite whose name ends with "loss" or "norm"."""
         self.episodes_in_update = 0
         seconds = time.monotonic() - self.start_time
         scalars["charts/SPS"] = (self.global_step - self.start_step) / seconds
@@ -816,7 +825,7 @@ class Run:
             torch.save(state, file)
             file.flush()
             os.fsync(file.fileno())
-        state = torch.load(unfinished, map_location="cpu", weights_only=True)
+        state = torch.load(unfinished, map_location="cpu", weights_only=True)  # fails for what is not a plain value
         os.replace(unfinished, self.folder / f"checkpoint_{self.global_step:012}.pt")
         for old in checkpoint_files(self.folder)[:-2]:
             old.unlink()
@@ -826,6 +835,7 @@ class Run:
 def git_commit(folder):
     """The commit of the checkout that a folder is part of, or why git does not tell it."""
     try:
+        # the whole hash of the commit, never a tag, with "-dirty" after it if files have changed
         command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
         done = subprocess.run(command, capture_output=True, text=True)
     except OSError as error:  # there is no git
@@ -858,12 +868,16 @@ class Worker(gym.Wrapper):
     It hands errors on as text, since the run would wait for ever for an error that cannot be sent to it."""
 
     def __init__(self, make):
-        self.is_in_worker = multiprocessing.parent_process() is not None  # AsyncVectorEnv makes one in the run, too
+        # False in the process of the run, where AsyncVectorEnv makes one environment to see its spaces.
+        self.is_in_worker = multiprocessing.parent_process() is not None
         if self.is_in_worker:
             for number in signal_numbers():  # they are for the process of the run, which ends the workers
                 signal.signal(number, signal.SIG_IGN)
+        # Its errors are seen in the process of the run, which makes environment 0 before the workers do.
         super().__init__(make())
-        gym.logger.min_level = gym.logger.ERROR + 1  # it would add each worker's traceback, or fail at a "%" in it
+        if not self.is_in_worker:
+            # Ends gymnasium's log: AsyncVectorEnv would log each worker's traceback, too, and fail at a "%" in it.
+            gym.logger.min_level = gym.logger.ERROR + 1
 
     def reset(self, *, seed=None, options=None):
         with errors_with_tracebacks():
@@ -888,9 +902,10 @@ def main(create_run=Run):
         sys.stdout = open(os.devnull, "w")
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")
-    sys.path.append(str(Path(__file__).parent))  # where the script is a symbolic link, Python has only its target's
+    # for modules beside a symbolic link to the script: Python has the folder of the link's target alone
+    sys.path.append(str(Path(__file__).parent))
     args = tyro.cli(Args, description=__doc__)
-    if create_run is Run:  # other functions know about launchers
+    if create_run is Run:  # a function of a script's own takes care of several processes itself
         check_single_process()
     run = create_run(args)
     for number in signal_numbers():

@@ -27,7 +27,9 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmark" / "results"
 WINDOW = 100  # episodes in a score
 KINDS = {"episodes": 7, "updates": 4}  # the two tables, and the significant digits of their numbers
-SMALL, QUICK = 6, 1  # presets of lzma: QUICK is ten times as fast and makes files that are a third larger
+# Presets of lzma: QUICK is ten times as fast and makes files that are a third larger.
+SMALL = 6
+QUICK = 1
 
 
 class Run(NamedTuple):
@@ -165,7 +167,8 @@ def number_of(line):
 
 def write_table(path, tables, digits, preset):
     """Puts the tables of runs, {number: {column: [number, ...]}}, into a file; they replace those that it has."""
-    names, lines = ["run"], []
+    names = ["run"]
+    lines = []
     if path.exists():
         head, *lines = lzma.decompress(path.read_bytes()).decode().splitlines()
         names = head.split(",")

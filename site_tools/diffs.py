@@ -222,9 +222,12 @@ def reached(one):
 
 
 def best(experiments):
-    """{script: {column: text}}, of the first experiment in the report's order."""
+    """{script: {column: text}}, of the first finished experiment with default options in the report's order.
+
+    Where a script has none, it is that of its first experiment."""
     found = {"ppo_selfplay": SELF_PLAY}
-    for one in experiments:
+    defaults = [one for one in experiments if one.finished and not one.words("total_timesteps", "exp_name")]
+    for one in [*defaults, *experiments]:
         found.setdefault(one.script, reached(one))
     return found
 
