@@ -29,6 +29,8 @@ TRUNCATED = Recipe(
     },
     "",
 )
+# The options of ppo_seeds.py that do the same as a recipe for ppo.py.
+OPTIONS = {("anneal_lr", False): "core-4", ("max_grad_norm", 1e9): "core-11"}
 
 
 class Effect(NamedTuple):
@@ -59,8 +61,18 @@ def effects():
     found = load(RESULTS)
     tables = {}
     for (side, script, env_id, options, steps), runs in found.items():
-        parent, _, name = script.partition("+")
-        recipe = known.get(name)
+        parent, *names = script.split("+")
+        if "seeds-vector" in names:  # the runs of thirty_seeds.sh, and what they are compared with
+            names.remove("seeds-vector")
+            parent = f"{parent}+seeds-vector"
+        recipe = known.get("+".join(names))
+        if script == "ppo_seeds+seeds-vector":
+            changed = json.loads(options)
+            for (option, value), name in OPTIONS.items():
+                if changed.get(option) == value:
+                    recipe = known[name]
+                    del changed[option]
+                    options = json.dumps(changed)
         # Runs without --bootstrap-truncated are shown as a change of those with it.
         truncated = json.dumps(dict(sorted((json.loads(options) | {"bootstrap_truncated": True}).items())))
         if truncated != options and (side, script, env_id, truncated, steps) in found:
@@ -71,7 +83,10 @@ def effects():
         finals = compare(scores(runs), scores(base))
         effect = Effect(recipe, base, runs, finals, compare(areas(runs), areas(base)))
         words = [typed(option) for option in json.loads(options).items() if option[0] != "total_timesteps"]
-        tables.setdefault(f"{' '.join([env_id, *words])}, {steps:,} steps", []).append(effect)
+        what = f"{' '.join([env_id, *words])}, {steps:,} steps"
+        if parent == "ppo_seeds+seeds-vector":
+            what += ", agents side by side"
+        tables.setdefault(what, []).append(effect)
     for rows in tables.values():
         rows.sort(key=lambda effect: effect.final.mean)
     return tables
