@@ -50,7 +50,8 @@ import tyro
 #       if any, a wrapper of the vector with `frozen`, which stops its statistics; if it
 #       normalizes observations, then with obs_stats.mean and obs_stats.var
 #   Seats
-#       if any, the two players of a game are two environments
+#       if any, the two players of a game are two environments, and there is no action_masks: a
+#       mask is a part of the player's observation
 #   valid_actions(obs, num_actions)
 #       if any, which actions the observations of a player allow, bool [B, num_actions]; for --opponent random
 #   Episodes
@@ -69,18 +70,22 @@ import tyro
 #   policy.log_prob(actions)
 #       for export.py, unless the actions are those of a Box
 #   policy.logits, policy.mean, policy.std
-#       if any, outputs of the file that export.py writes
+#       if any, outputs of the file that export.py writes: tensors [B, ...], or [1, ...] where one
+#       row is for all observations; logits may be a list of them
 #   action_masks(infos), policy.masked(masks)
-#       if any, which actions are valid, and the policy of these
+#       if any, which actions are valid, and the policy of these; not beside Seats, as a Match
+#       gives each player its own observations, but the infos of both
 #   bound_actions(actions, space)
 #       if any, what Normalize does to the actions of a Box, in torch; without it export.py clips
 #       them
 #   infos
-#       of whole games: "episode", with "r" and "l", and "_episode", and perhaps "is_success";
+#       of whole games: "episode", with "r" and "l", and "_episode", and perhaps "is_success", each
+#       an array with one value for each game, also where Seats makes two environments of a game;
 #       where a game is reset in the step that ends it, they are in infos["final_info"]
 
 
-# the global step in the names of checkpoints, and of the copies of the script that a resume makes
+# The global step in the names of checkpoints, and of the copies of the script that a resume makes, as a pattern. It is
+# the one in checkpoint_files() of the scripts and in benchmark/collect.py, each of which stands alone.
 STEP = "[0-9]" * 12
 FIRST_SEED = 1_000_000_000  # the games' seeds are far from those of training, which begin at --seed
 PICTURES_HINT = "--render and --video need render() to return uint8 [H, W, 3] in rgb_array mode; MuJoCo needs libegl1"
@@ -160,9 +165,9 @@ def read_state(file):
 
 
 def find_script(file, state, beside):
-    """The script that made a checkpoint: the newest copy in its folder from before it, or `beside`.
+    """The script that made a checkpoint: of the copies in its folder the newest older than the checkpoint, or `beside`.
 
-    A resume adds a copy that has its step at the end of the name."""
+    A resume adds a copy of the script, whose name ends with the step at which training was resumed."""
     name = Path(state["script"]).stem
     copies = sorted(file.parent.glob(f"{glob.escape(name)}_{STEP}.py"), reverse=True)
     candidates = []
@@ -201,15 +206,15 @@ def saved_options(script, saved, file):
     """The script's Args with the options in a checkpoint.
 
     Options that the script does not have are named and left out."""
-    source = Path(script.__file__).name
-    types = typing.get_type_hints(script.Args)
-    unknown = sorted(str(name) for name in saved.keys() - types.keys())
+    script_name = Path(script.__file__).name
+    annotations = typing.get_type_hints(script.Args)
+    unknown = sorted(str(name) for name in saved.keys() - annotations.keys())
     if unknown:
-        print(f"options of the checkpoint that {source} does not have: {', '.join(unknown)}")
-    options = {name: value for name, value in saved.items() if name in types}
+        print(f"options of the checkpoint that {script_name} does not have: {', '.join(unknown)}")
+    options = {name: value for name, value in saved.items() if name in annotations}
     for name, value in options.items():
-        if not has_type(value, types[name]):
-            sys.exit(f"error: {file} is not a checkpoint of {source}: {name} is {value!r}")
+        if not has_type(value, annotations[name]):
+            sys.exit(f"error: {file} is not a checkpoint of {script_name}: {name} is {value!r}")
     return script.Args(**options)
 
 
@@ -277,8 +282,8 @@ def restore_statistics(envs, saved):
     if keepers:
         restore(keepers[0], "envs", saved)
     elif "envs" in saved.state["parts"]:
-        name = Path(saved.script.__file__).name
-        problem = f"it has statistics of environments, which {name} does not keep"
+        script_name = Path(saved.script.__file__).name
+        problem = f"it has statistics of environments, which {script_name} does not keep"
         sys.exit(f"error: {saved.file} is of an edited copy: {problem}")
     normalize = find_normalize(saved.script, envs)
     if normalize is not None:
@@ -301,8 +306,8 @@ def restore(part, name, saved):
     try:
         part.load_state_dict(saved.state["parts"][name])
     except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        source = Path(saved.script.__file__).name
-        sys.exit(f"error: {saved.file}: its part {name} does not fit {source}: {describe_error(error)}")
+        script_name = Path(saved.script.__file__).name
+        sys.exit(f"error: {saved.file}: its part {name} does not fit {script_name}: {describe_error(error)}")
 
 
 def policy_and_state(agent, obs, state, dones, masks):
@@ -367,11 +372,11 @@ class Player:
         return as_array(actions)
 
 
-def as_array(actions):
-    """Actions as an array.
+def as_array(tensor):
+    """A tensor of actions or observations as an array.
 
     It is a copy: an environment may write into it, and mode() may share memory with a weight."""
-    return actions.numpy().copy()
+    return tensor.numpy().copy()
 
 
 class RandomPlayer:
@@ -419,8 +424,8 @@ def make_match(player, envs, args):
 
     Options on the command line are the player's: the opponent's script may not have them."""
     if not hasattr(player.script, "Seats"):
-        source = Path(player.script.__file__).name
-        sys.exit(f"error: --opponent: {source} is not for games of two players")
+        script_name = Path(player.script.__file__).name
+        sys.exit(f"error: --opponent: {script_name} is not for games of two players")
     if args.opponent == "random":
         return Match(player, RandomPlayer(envs.single_action_space, player.script))
     saved = load(Path(args.opponent))
@@ -541,7 +546,8 @@ def play_game(envs, player, number, args, viewers=()):
         # not dones: a lost life of an Atari game ends an episode of training, but not the game
         game_has_ended = np.any(last_info.get("_episode", False))
         if game_has_ended:
-            score = last_info["episode"]["r"].item()  # an array of one number: there is one game
+            # arrays of one number, as there is one game, of one player or two
+            score = last_info["episode"]["r"].item()
             length = last_info["episode"]["l"].item()
             success = bool(last_info["is_success"][0]) if "is_success" in last_info else None
             return Game(score, length, success)
@@ -549,7 +555,9 @@ def play_game(envs, player, number, args, viewers=()):
 
 
 def play_and_show(envs, player, number, args, video):
-    """play_game() with the viewers that the options ask for. Closes the Video `video` afterwards."""
+    """play_game() with the viewers that the options ask for. Closes the Video `video` afterwards.
+
+    Without args.video nothing is written into it, and it makes no file."""
     viewers = []
     if args.render:
         viewers.append(partial(show, fps=video.fps))
@@ -622,7 +630,7 @@ def enjoy(args, script_options=()):
     if args.opponent is not None:
         player = make_match(player, envs, args)
     print(f"{saved.file}: {saved.options.env_id}, {describe_training(saved)}")
-    print(f"seeds: --seed {args.seed} of game 1, --seed {args.seed + 1} of game 2, ...", flush=True)
+    print(f"to replay a game alone: --seed {args.seed} for game 1, --seed {args.seed + 1} for game 2, ...", flush=True)
     fps = frames_per_second(envs)
     folder = video_folder(saved.file)
     results = []
