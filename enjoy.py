@@ -355,19 +355,18 @@ class Player:
             return self.script.action_masks(infos)
         return None
 
-    def next_policy(self, obs, dones, infos):
+    def next_policy(self, obs, dones, masks):
         """The policy for observations, an array [B, ...]; the agent goes on to its next state.
 
-        dones, bool [B], is true where an observation is the first of its episode."""
+        dones, bool [B], is true where an observation is the first of its episode; masks is what get_masks() returns."""
         obs = torch.from_numpy(obs)
         dones = torch.from_numpy(dones)
-        masks = self.get_masks(infos)
         policy, self.state = policy_and_state(self.agent, obs, self.state, dones, masks)
         return policy
 
     def act(self, obs, dones, infos):
         """The actions for observations, an array [B, ...], as an array."""
-        policy = self.next_policy(obs, dones, infos)
+        policy = self.next_policy(obs, dones, self.get_masks(infos))
         actions = policy.mode() if self.greedy else policy.sample(self.generator)
         return as_array(actions)
 

@@ -10,10 +10,10 @@
 
     python export.py runs/FOLDER agent.onnx        (--help lists every option)
 
-The file takes the environment's own observations, of any batch size: normalization is inside. Its output "action" is
-what the environment takes; others are the parameters of the distribution. A recurrent agent has further inputs, its
-state and "dones", true where an observation is the first of its episode, and as outputs the next state. A script with
-masks has the input "masks". As for enjoy.py, options of the script may follow.
+The file takes observations as the script's Normalize gets them, of any batch size: normalization is inside. Its output
+"action" is what the environment takes; others are the parameters of the distribution. A recurrent agent has further
+inputs, its state and "dones", true where an observation is the first of its episode, and as outputs the next state. A
+script with masks has the input "masks". As for enjoy.py, options of the script may follow.
 """
 
 import dataclasses
@@ -41,7 +41,7 @@ class Args:
 
 
 class Recorder(gym.vector.VectorWrapper):
-    """Keeps the last observations and actions as the environments gave and got them, as arrays if they were tensors.
+    """Keeps the last observations and actions as they passed through this wrapper, as arrays if they were tensors.
 
     The file must take and give the same ones, whatever the wrappers around this one do to them."""
 
@@ -60,7 +60,8 @@ class Recorder(gym.vector.VectorWrapper):
 def record_inside(envs, normalize):
     """Puts a Recorder directly inside Normalize, which the file replaces: (envs, recorder).
 
-    If `normalize` is None, the Recorder is around everything."""
+    The Recorder sees the observations that Normalize gets and the actions that it passes on. If `normalize` is None,
+    the Recorder is around everything."""
     if normalize is None:
         recorder = Recorder(envs)
         return recorder, recorder
@@ -91,6 +92,7 @@ def state_by_name(state, prefix=""):
 def record_steps(envs, recorder, player, args):
     """Plays args.steps steps of the most likely actions, over several games: a list of Step."""
     seed = args.seed + enjoy.FIRST_SEED
+    torch.manual_seed(seed)  # for agents that draw noise in their networks
     obs, infos = envs.reset(seed=seed)
     player.start_game(seed, batch_size=len(obs))
     dones = np.ones(len(obs), dtype=bool)  # the first observations begin episodes
@@ -104,7 +106,7 @@ def record_steps(envs, recorder, player, args):
         masks = player.get_masks(infos)
         if masks is not None:
             inputs["masks"] = masks
-        policy = player.next_policy(obs, dones, infos)
+        policy = player.next_policy(obs, dones, masks)
         next_state = state_by_name(player.state, "next_")
         obs, _, terminated, truncated, infos = envs.step(enjoy.as_array(policy.mode()))
         dones = terminated | truncated
@@ -118,7 +120,7 @@ def clip_to_bounds(actions, space):
 
 
 class Graph(nn.Module):
-    """What the file computes: from the environment's own observations to the actions that it takes."""
+    """What the file computes: from the observations that Normalize gets to the actions that it passes on."""
 
     def __init__(self, player, normalize, space):
         super().__init__()
@@ -166,7 +168,9 @@ def parameters(policy, size):
 
 
 def one_tensor(parameter, size):
-    """A parameter of a distribution as one tensor [size, ...]: a MultiDiscrete has a list of logits."""
+    """A parameter of a distribution, [size, ...] or [1, ...], as one tensor [size, ...].
+
+    A MultiDiscrete has a list of logits."""
     if isinstance(parameter, list):
         parameter = torch.cat(parameter, dim=-1)
     return parameter.expand(size, *parameter.shape[1:])
@@ -273,6 +277,7 @@ def export(args, script_options=()):
     player = enjoy.Player(saved, envs)
     steps = record_steps(envs, recorder, player, args)
     space = envs.single_action_space
+    flattened = flattened_space(saved.script, envs)
 
     unfinished = args.file.with_name(f"{args.file.name}.tmp")
     try:
@@ -286,13 +291,13 @@ def export(args, script_options=()):
 
     for value in session.get_inputs() + session.get_outputs():
         print(f"{args.file}: {value.name} {value.type} {value.shape}")
-    flattened = flattened_space(saved.script, envs)
     if flattened is not None:
         print(f"obs is gymnasium.spaces.flatten(space, observation), of the space {flattened}")
     print(f"{args.file}: the same as {saved.file} in {len(steps)} steps of {saved.options.env_id}")
 
 
 def main():
+    sys.path.append(str(Path(__file__).parent))  # where export.py is a symbolic link, Python has only its target's
     with enjoy.errors_as_lines():
         args, script_options = tyro.cli(Args, description=__doc__, return_unknown_args=True)
         export(args, script_options)

@@ -9,6 +9,7 @@ import onnxruntime
 import pytest
 import torch
 from in_process import train
+from processes import finish, start
 from rounding import ROUNDING
 from script_table import ATARI, CONTINUOUS, ENVPOOL, LSTM, MASK, PPO, PROCGEN, ROOT, SELFPLAY
 from test_enjoy import CLOCK, FEW, TARGET, checkpoint
@@ -96,7 +97,7 @@ def test_an_exported_policy_plays_without_the_script(script, options, tmp_path):
         if script is MASK:
             inputs["masks"] = np.array(infos["action_mask"])
         outputs = dict(zip(names, session.run(names, inputs), strict=True))
-        policy = player.next_policy(obs, dones, infos)
+        policy = player.next_policy(obs, dones, player.get_masks(infos))
         obs, _, terminated, truncated, infos = envs.step(policy.mode().numpy())
         if script is CONTINUOUS:
             np.testing.assert_allclose(outputs["action"], recorder.actions, **close)
@@ -207,6 +208,34 @@ def test_a_forward_for_one_size_of_batch(tmp_path, monkeypatch):
         "        return self.get_policy(obs[: len(obs)]), values"}  # fmt: skip
     run = edited(PPO, edits, CLOCK, tmp_path, monkeypatch)
     assert "no export" in error(run, tmp_path)
+
+
+def test_noise_in_the_network_is_seeded(tmp_path, monkeypatch):
+    """So a difference that export.py finds can be found again."""
+    edits = {"return self.get_policy(obs), values": "return Categorical(torch.randn(len(obs), 2)), values"}
+    run = edited(PPO, edits, CLOCK, tmp_path, monkeypatch)
+    actions = []
+    for seed in (0, 0, 1):
+        saved = enjoy.load(run)
+        envs, recorder = export.record_inside(enjoy.make_envs(saved), None)
+        args = export.Args(run, tmp_path / "agent.onnx", steps=40, seed=seed)
+        steps = export.record_steps(envs, recorder, enjoy.Player(saved, envs), args)
+        actions.append([step.actions.item() for step in steps])
+    assert actions[0] == actions[1] != actions[2]
+
+
+@pytest.mark.slow
+def test_a_module_beside_a_symbolic_link(tmp_path, monkeypatch):
+    (tmp_path / "write.py").symlink_to(ROOT / "export.py")
+    (tmp_path / "beside_export.py").write_text(
+        "import gymnasium, toy_envs\ngymnasium.register('Beside-v0', toy_envs.Clock, kwargs={'images': None})"
+    )
+    monkeypatch.syspath_prepend(tmp_path)  # for the training, which is in this process
+    run = train(PPO, f"{FEW} --env-id beside_export:Beside-v0", tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    process = start([tmp_path / "write.py", run, "agent.onnx", "--steps", "5"], tmp_path / "elsewhere")
+    status, said, errors = finish(process)
+    assert status == 0 and "in 5 steps of beside_export:Beside-v0" in said, errors
 
 
 def test_words_that_do_not_fit(tmp_path):
