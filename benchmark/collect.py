@@ -18,13 +18,15 @@ import sys
 from itertools import accumulate
 from pathlib import Path
 
+import numpy as np
 from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 from tensorboard.compat.proto.event_pb2 import SessionLog
 
 from benchmark import results
 from benchmark.results import RESULTS, ROOT, Run, option_words
 
-STEP = "[0-9]" * 12  # how the names of checkpoints, and of the files that a resume adds, end
+# How the names of checkpoints, and of the files that a resume adds, end: as in the scripts' checkpoint_files()
+STEP = "[0-9]" * 12
 # Options that do not make another experiment
 NO_EXPERIMENT = {
     "cuda",
@@ -75,7 +77,7 @@ class Broken(Exception):
     """Why a run cannot be collected."""
 
 
-# What a run says about itself
+# What a run says about itself. From here to gathered(), `run` is the folder of a run.
 
 
 def read_json(path):
@@ -88,14 +90,21 @@ def blob(file):
     return hashlib.sha1(b"blob %d\0" % len(text) + text).hexdigest()
 
 
+def git(*words):
+    """What a command of git in the checkout prints, stripped; nothing where git is not installed."""
+    try:
+        done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True)
+    except OSError:
+        return ""
+    return done.stdout.strip()
+
+
 def commit_of(about, script, source):
     """The commit of the checkout that run.json names, if the script's text is the one in it; else None."""
     if not about.get("commit"):
         return None
     commit = about["commit"].removesuffix("-dirty")
-    command = ["git", "rev-parse", f"{commit}:{script}.py"]
-    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    return commit if found.stdout.strip() == source else None
+    return commit if git("rev-parse", f"{commit}:{script}.py") == source else None
 
 
 def step_of(file):
@@ -111,7 +120,7 @@ def newest_step(run):
 def defaults_of(about):
     """{option: its default} of the script of a run.json.
 
-    One that was written before it had "defaults" has those of the options that are not on its command line."""
+    In an older run.json without "defaults", an option that is not on the command line has its default."""
     if "defaults" in about:
         return about["defaults"]
     words = [word.partition("=")[0] for word in about["command"] if word.startswith("--")]
@@ -232,7 +241,7 @@ def describe_ppo2(run, about):
 def events(run):
     """{tag: [(step, value, seconds of training), ...]} of a run.
 
-    As in TensorBoard, a start of the run replaces what was logged before from its step on. The time between a stop and
+    As in TensorBoard, a start at step S removes the earlier points whose step is S or more. The time between a stop and
     a resume is not counted."""
     points = {}
     for path in sorted(run.glob("events.*")):
@@ -295,8 +304,9 @@ def read_ppo2(run, about):
     with (run / "progress.csv").open() as file:
         rows = list(csv.DictReader(file))
     monitors = sorted(run.glob("*.monitor.csv"))
-    if len(monitors) != int(about["args"].get("num_env", 1)):
-        raise Broken(f"{len(rows)} updates and {len(monitors)} monitors")
+    num_env = int(about["args"].get("num_env", 1))
+    if len(monitors) != num_env:
+        raise Broken(f"{len(monitors)} monitors of {num_env} environments")
     ended = []  # (step, seconds, return, length) of each episode
     for path in monitors:
         with path.open() as file:
@@ -313,7 +323,9 @@ def read_ppo2(run, about):
 
 
 def read(run, about):
-    """(episodes, updates) of a run, each {column: [number, ...]}; `about` is from describe(), and so are the errors."""
+    """(episodes, updates) of a run, each {column: [number, ...]}; `about` is what describe() returned.
+
+    Raises Broken, or another error for a damaged file."""
     episodes, updates = read_ours(run, about) if about["ours"] else read_ppo2(run, about)
     if not episodes["step"]:
         raise Broken("no episode ended")
@@ -330,7 +342,10 @@ def command_of(about, args):
 
 
 def gathered(run, machine="unknown"):
-    """The Run in a folder; its `about` is what the results say about it, and "ours"."""
+    """The Run in a folder; its `about` is what the results say about it, and the key "ours", which collect() removes.
+
+    machine: what made the run, as a text; if it has a sweep.json, the dict in it, which sweep.machine() made, replaces
+    the text. Raises what describe() raises."""
     about = describe(run)
     episodes, updates = read(run, about)
     versions = {}
@@ -347,52 +362,57 @@ def gathered(run, machine="unknown"):
         about["command"] = command_of(about, about["args"])
     for name in ("args", "defaults", "batch_size"):
         about.pop(name, None)
-    return Run(about, episodes, updates)
+    tables = []
+    for columns in (episodes, updates):
+        tables.append({name: np.array(column, dtype=np.float64) for name, column in columns.items()})
+    return Run(about, *tables)
 
 
 # Into the results
 
 
 def attempt(function, *args):
-    """(the result of a function of a run, None), or (None, why the run cannot be read).
+    """(the result of a function of a run, None), or (None, "FOLDER: why the run cannot be read").
 
     The first of `args` is the folder of the run."""
     try:
         return function(*args), None
     except Exception as error:  # of many kinds: files may be damaged, half-written, or of another version
         why = str(error) if isinstance(error, Broken) else f"{type(error).__name__}: {error}"
-        return None, f"left out: {args[0]}: {why}"
+        return None, f"{args[0]}: {why}"
 
 
-def collect(runs, folder, machine="unknown", preset=results.SMALL):
-    """Puts runs, [folder, ...], into the results and prints a line about each; returns how many are broken."""
-    families = {}  # the runs that are new in each family, {(family, ours): {name: Run}}
+def collect(run_folders, results_folder, machine="unknown", preset=results.SMALL):
+    """Puts runs into the results and prints a line about each; returns how many are broken.
+
+    machine: what made those runs that do not say so themselves, as a text."""
+    families = {}  # the runs that are new in each family, {(family, side): {name: Run}}
     broken = 0
-    for run in runs:
-        found, why = attempt(gathered, run, machine)
-        if found is None:
-            print(f"broken, {why}", flush=True)
+    for run_folder in run_folders:
+        run, why = attempt(gathered, run_folder, machine)
+        if run is None:
+            print(f"broken: {why}", flush=True)
             broken += 1
             continue
-        about = found.about
-        ours = about.pop("ours")
-        new = families.setdefault((results.family_of(folder, about, ours), ours), {})
-        name = results.name_of(about, ours)
-        before = new[name].about if name in new else results.find(folder, about, ours)
+        about = run.about
+        side = "ours" if about.pop("ours") else "ppo2"
+        new = families.setdefault((results.family_of(results_folder, about, side), side), {})
+        name = results.name_of(about, side)
+        before = new[name].about if name in new else results.find(results_folder, about, side)
         if before is not None and before["steps"] > about["steps"]:
             why = f"the results have one of {before['steps']} steps, this has {about['steps']}"
-            print(f"left out: {run}: {why}", flush=True)
+            print(f"left out: {run_folder}: {why}", flush=True)
             continue
-        new[name] = found
-        part = "" if found.finished else f" of {about['steps_wanted']}"
+        new[name] = run
+        part = "" if run.finished else f" of {about['steps_wanted']}"
         replaced = ""
-        if before is not None and before.get("run") != run.name:
+        if before is not None and before.get("run") != run_folder.name:
             replaced = f", in place of {before.get('run', 'another')} of {before['steps']} steps"
-        count = len(found.episodes["step"])
-        print(f"collected: {run}: {about['steps']}{part} steps, {count} episodes{replaced}", flush=True)
-    for (family, ours), new in families.items():
+        count = len(run.episodes["step"])
+        print(f"collected: {run_folder}: {about['steps']}{part} steps, {count} episodes{replaced}", flush=True)
+    for (family, side), new in families.items():
         if new:
-            for run in results.add(family, list(new.values()), ours, preset):
+            for run in results.add(family, list(new.values()), side, preset):
                 print(f"left out: {run.about['run']}: meanwhile the results got one of more steps", flush=True)
     return broken
 

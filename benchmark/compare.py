@@ -18,7 +18,7 @@ import numpy as np
 from benchmark.collect import attempt, describe, read
 from benchmark.curves import together
 from benchmark.experiments import Experiment
-from benchmark.results import WINDOW, Run, typed
+from benchmark.results import WINDOW, Run, option_text
 from benchmark.scores import compare, mean_and_deviation, p_value, scores, with_count
 
 # Which runs there are
@@ -36,7 +36,7 @@ def names_of(about):
     """The Names of a run's experiment."""
     options = dict(about["options"])
     script = options.pop("exp_name", about["script"])
-    words = {name: typed((name, value)) for name, value in options.items()}
+    words = {name: option_text(name, value) for name, value in options.items()}
     whole = " ".join([script, *words.values()])
     words.pop("total_timesteps", None)
     return Names(script, " ".join([script, *words.values()]), whole)
@@ -49,7 +49,7 @@ def find_runs(folder):
     for file in sorted(folder.glob("*/run.json")):
         about, why = attempt(describe, file.parent)
         if about is None:
-            lines.append(why)
+            lines.append(f"left out: {why}")
             continue
         named = experiments.setdefault(about["env_id"], {})
         named.setdefault(names_of(about).whole, []).append((file.parent, about))
@@ -88,7 +88,7 @@ def read_runs(runs):
     for folder, about in runs:
         tables, why = attempt(read, folder, about)
         if tables is None:
-            lines.append(why)
+            lines.append(f"left out: {why}")
             continue
         episodes, updates = tables
         episodes = {name: np.array(column) for name, column in episodes.items()}

@@ -4,7 +4,7 @@ import json
 import re
 from typing import NamedTuple
 
-from benchmark.results import typed
+from benchmark.results import option_text
 from benchmark.scores import mean_and_deviation, number, scores, short_steps, with_count
 
 # Our scripts in the order of the report, and which runs of ppo2 they repeat.
@@ -51,7 +51,7 @@ class Experiment(NamedTuple):
     @property
     def name(self):
         """The script with its options, as on a command line."""
-        return " ".join([f"{self.script}.py", *map(typed, self.options.items())])
+        return " ".join([f"{self.script}.py", *(option_text(*option) for option in self.options.items())])
 
     def words(self, *hidden):
         """The options without those in `hidden`, each as a text: "--num-envs 32".
@@ -63,10 +63,10 @@ class Experiment(NamedTuple):
                 continue
             changed = CHANGED.match(value) if isinstance(value, str) else None
             if changed is None:
-                texts.append(typed((name, value)))
+                texts.append(option_text(name, value))
                 continue
             first = {"True": True, "False": False}.get(changed["first"], changed["first"])
-            texts.append(f"{typed((name, first))} until step {changed['step']}")
+            texts.append(f"{option_text(name, first)} until step {changed['step']}")
         return texts
 
     @property
@@ -141,7 +141,7 @@ def left_out(found, experiments):
         for run in runs:
             if id(run) in scored:
                 continue
-            name = " ".join([script, *map(typed, json.loads(options).items())])
+            name = " ".join([script, *(option_text(*option) for option in json.loads(options).items())])
             if run.finished:
                 why = f"none of our runs has its {wanted:,} steps, so there is nothing to compare it with"
             else:

@@ -60,27 +60,26 @@ def option_words(name, value):
     return [f"--{name}", str(value)]
 
 
-def typed(option):
-    """An option (name, value) as a text: "--num-envs 16", "--bf16" or "--no-anneal-lr"."""
-    name, value = option
+def option_text(name, value):
+    """An option as one text: "--num-envs 16", "--bf16" or "--no-anneal-lr"."""
     return " ".join(option_words(name, value))
 
 
-def name_of(about, ours=True):
+def name_of(about, side="ours"):
     """The name that tells a run apart in the results, such as "CartPole-v1__ppo__1__gamma=0.9".
 
-    Runs of ours (`ours`) also differ by the options that are not the script's defaults. Each experiment of ppo2 has a
-    name of its own."""
+    side: "ours" or "ppo2". Runs of ours also differ by the options that are not the script's defaults. Each experiment
+    of ppo2 has a name of its own."""
     words = [about["env_id"], about["script"], str(about["seed"])]
-    if ours:
+    if side == "ours":
         words += [f"{option}={value}" for option, value in about["options"].items()]
     return "__".join(words)
 
 
-def family_of(results, about, ours=True):
+def family_of(results, about, side="ours"):
     """The family of a run, as the file of its list: "ours/ppo.json" for ppo.py with any recipes."""
     script = about["script"].partition("+")[0]
-    return Path(results, "ours" if ours else "ppo2", f"{script}.json")
+    return Path(results, side, f"{script}.json")
 
 
 def table_file(family, kind):
@@ -93,10 +92,10 @@ def read_list(family):
     return json.loads(family.read_text()) if family.exists() else []
 
 
-def find(results, about, ours=True):
+def find(results, about, side="ours"):
     """What the results know about a run: the entry of the list that has its name, or None."""
-    for other in read_list(family_of(results, about, ours)):
-        if name_of(other, ours) == name_of(about, ours):
+    for other in read_list(family_of(results, about, side)):
+        if name_of(other, side) == name_of(about, side):
             return other
     return None
 
@@ -108,7 +107,7 @@ def read_table(path):
         names = file.readline().strip().split(",")
         for number, lines in itertools.groupby(file, key=number_of):  # the rows of a run follow each other
             lines = list(lines)
-            # a cell of a run's first row is empty only if the run lacks the column: elsewhere it is "nan"
+            # a cell is empty only if the run lacks the column; a missing value is written "nan"
             first_row = lines[0].rstrip("\n").split(",")
             columns = [i for i, cell in enumerate(first_row) if i > 0 and cell]
             rows = np.loadtxt(lines, delimiter=",", usecols=columns, ndmin=2)
@@ -121,10 +120,12 @@ def load(results):
     runs = []
     for family in sorted(Path(results).glob("*/*.json")):
         side = family.parent.name
+        # First the list, as add() writes it last: the tables have the rows of all of its runs, perhaps of more.
+        abouts = read_list(family)
         tables = {kind: read_table(table_file(family, kind)) for kind in KINDS}
-        for about in read_list(family):
+        for about in abouts:
             run = Run(about, tables["episodes"][about["number"]], tables["updates"][about["number"]])
-            runs.append((name_of(about, side == "ours"), side, run))
+            runs.append((name_of(about, side), side, run))
     experiments = defaultdict(list)
     for _, side, run in sorted(runs, key=lambda row: row[0]):
         options = run.about["options"] if side == "ours" else {}  # those of ppo2 have no defaults to differ from
@@ -183,20 +184,20 @@ def write_table(path, tables, digits, preset):
     replace_file(path, lzma.compress(text.encode(), preset=preset))
 
 
-def add(family, new, ours=True, preset=SMALL):
+def add(family, new, side="ours", preset=SMALL):
     """Adds runs, [Run, ...], to the three files of a family; a run replaces the one with the same name.
 
     Returns those that it left out, as the one with the same name has more steps. Several processes may add runs at
-    once. The list is written last: rows of a run that it does not have are ignored, and replaced by the next run that
-    gets the number."""
+    once. The list is written last. If a process dies before that, the rows that it wrote belong to no run of the list;
+    load() ignores them, and the next run with their number replaces them."""
     family.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(family.with_suffix(".lock")):
-        known = {name_of(about, ours): about for about in read_list(family)}
+        known = {name_of(about, side): about for about in read_list(family)}
         free = max((about["number"] for about in known.values()), default=0) + 1
         runs = {}  # the new ones, by their numbers
         left_out = []
         for run in new:
-            name = name_of(run.about, ours)
+            name = name_of(run.about, side)
             if name in known and known[name]["steps"] > run.about["steps"]:
                 left_out.append(run)
                 continue

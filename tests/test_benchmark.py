@@ -25,6 +25,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from benchmark import aggregate, collect, compare, curves, experiments, games, report, results, scores, sweep
 from benchmark.ablation import effects
+from recipes import recipe as recipe_files
 
 
 @pytest.fixture(scope="module")
@@ -145,12 +146,13 @@ def test_a_sweep_does_not_take_another_run_for_its_own(run, tmp_path, capsys):
     about = json.loads((run / "run.json").read_text())
     del about["args"]["anneal_clip"]
     (run / "run.json").write_text(json.dumps(about))
-    assert sweep.Ours("ppo.py", 1, tmp_path, "2048").done() and not capsys.readouterr().err
+    assert sweep.start(sweep.Ours("ppo.py", 1, tmp_path, "2048"), tmp_path) == "done" and not capsys.readouterr().err
     assert not sweep.Ours("ppo.py --anneal-clip", 1, tmp_path, "2048").done()
     edited = tmp_path / "ppo.py"
     option = "    layers: tuple[int, ...] = (64,)\n    seed: int"
     edited.write_text((ROOT / "ppo.py").read_text().replace("    seed: int", option))
-    assert sweep.Ours(str(edited), 1, tmp_path, "2048").done() and "another text of ppo.py" in capsys.readouterr().err
+    assert sweep.start(sweep.Ours(str(edited), 1, tmp_path, "2048"), tmp_path) == "done"
+    assert capsys.readouterr().err.count("another text of ppo.py") == 1
     with_about(run, args={"layers": [64, 64]})  # a tuple is a list in run.json
     assert sweep.Ours(f"{edited} --layers 64 64", 1, tmp_path, "2048").done()
     with_about(run, args={"resume": "runs/other/checkpoint_000000000512.pt"})
@@ -257,6 +259,12 @@ def test_a_script_with_recipes_is_replaced_as_a_whole(tmp_path):
     assert [path.name for path in run.file.parent.glob("*.*")] == ["ppo+core-9.py"]
 
 
+def test_names_of_recipes_differ():
+    """Also without their folders, which the name of a script with recipes does not have."""
+    names = [recipe.file.stem for recipe in recipe_files.recipes()]
+    assert len(names) == len(set(names)) > 100
+
+
 def test_only_what_the_results_lack_is_collected(run, tmp_path):
     """Of runs side by side that are done, one may be in the results alone."""
     (tmp_path / "runs").mkdir()
@@ -334,6 +342,8 @@ def test_a_run_of_ppo2(tmp_path, monkeypatch, capsys):
     assert episodes["step"].tolist() == [400, 404, 408, 412, 480, 484, 488, 492]  # 4 environments step together
     assert episodes["return"].tolist() == [0.5, 1.5, 2.5, 3.5, 7, 7, 7, 7]
     assert updates["step"].tolist() == [512, 1024, 1536] and updates["seconds"].tolist() == [2, 4, 6]
+    (run.folder / "0.3.monitor.csv").unlink()
+    assert "3 monitors of 4 environments" in collect_one(run.folder, tmp_path / "results", capsys)
 
 
 # COLLECTING
@@ -355,7 +365,7 @@ def test_a_broken_run_is_named_and_left_out(wreck, run, folder, tmp_path, monkey
     monkeypatch.setattr(sys, "argv", ["", str(run), str(stopped(folder)), "--results", str(tmp_path / "results")])
     assert collect.main() is True
     broken, good = capsys.readouterr().out.splitlines()
-    assert broken.startswith(f"broken, left out: {run}: ") and reason in broken
+    assert broken.startswith(f"broken: {run}: ") and reason in broken
     assert good.startswith("collected: ") and good.endswith(" episodes") and "1536 of 2048 steps" in good
 
 
@@ -424,6 +434,14 @@ def test_a_run_outside_of_git_has_no_commit():
     assert collect.commit_of({"commit": ""}, "ppo", collect.blob(ROOT / "ppo.py")) is None
 
 
+def test_without_git_a_run_has_no_commit(run, tmp_path, monkeypatch, capsys):
+    """And it is collected all the same."""
+    with_about(run, commit="0" * 40)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert collect_one(run, tmp_path / "results", capsys).startswith("collected: ")
+    assert listed(tmp_path / "results")["commit"] is None
+
+
 def test_a_command_can_be_typed():
     about = {"script": "ppo", "env_id": "CartPole-v1", "seed": 1, "options": {"exp_name": "a b"}}
     command = collect.command_of(about, {"exp_name": "a b"})
@@ -482,6 +500,28 @@ def test_runs_of_a_script_share_its_tables(run, tmp_path):
     assert len(two.updates["step"]) == 4 and two.about["seed"] == 2
     lines = lzma.decompress((tmp_path / "results/ours/ppo.updates.csv.xz").read_bytes()).decode().splitlines()
     assert len(lines) == 9 and len({line.count(",") for line in lines}) == 1
+
+
+def test_a_run_is_added_while_the_results_are_read(run, tmp_path, monkeypatch):
+    """The list that was read may lack it, and must not name a run that the tables lack."""
+    collect.collect([run], tmp_path / "results")
+    second = collect.gathered(copy_of(run, tmp_path / "runs", seed=2))
+    read_list = results.read_list
+
+    def add_and_read(family):
+        monkeypatch.setattr(results, "read_list", read_list)
+        results.add(family, [second])
+        return read_list(family)
+
+    monkeypatch.setattr(results, "read_list", add_and_read)
+    [runs] = results.load(tmp_path / "results").values()
+    assert [each.about["seed"] for each in runs] == [1, 2]
+
+
+def test_the_score_of_a_run_in_a_folder(run, tmp_path):
+    collect.collect([run], tmp_path / "results")
+    [[collected]] = results.load(tmp_path / "results").values()
+    assert collect.gathered(run).score == pytest.approx(collected.score)
 
 
 def test_results_are_locked_while_they_are_changed(run, tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmark.curves import COLORS, GRAY, drawing
-from benchmark.results import ROOT, WINDOW, load, typed
+from benchmark.results import ROOT, WINDOW, load, option_text
 from benchmark.scores import Difference, compare, scores
 from recipes.recipe import Recipe, escape, recipes, write
 from site_tools import diffs
@@ -82,7 +82,8 @@ def effects():
         base = found[side, parent, env_id, options, steps]
         finals = compare(scores(runs), scores(base))
         effect = Effect(recipe, base, runs, finals, compare(areas(runs), areas(base)))
-        words = [typed(option) for option in json.loads(options).items() if option[0] != "total_timesteps"]
+        shown = {name: value for name, value in json.loads(options).items() if name != "total_timesteps"}
+        words = [option_text(name, value) for name, value in shown.items()]
         what = f"{' '.join([env_id, *words])}, {steps:,} steps"
         if parent == "ppo_seeds+seeds-vector":
             what += ", agents side by side"
