@@ -8,7 +8,8 @@ without/core-* stands for one line for each recipe that fits. Words on the comma
 all of them. A finished run is skipped, and one that was stopped continues from its newest checkpoint.
 benchmark/README.md lists the environment variables.
 
-A run is a line with a seed. A job is what one process makes: a run, or several runs of ppo_seeds.py side by side.
+A run is a line with a seed. A job is what one process makes: a run, or several runs of ppo_seeds.py side by side. Both
+are objects. Before they are made, a pair (line, seed) stands for a run, and a plan, a list of pairs, for a job.
 """
 
 import argparse
@@ -114,7 +115,8 @@ def parse_options(module, options, prog):
     return [json.loads(json.dumps(dataclasses.asdict(args))) for args in (given, module.Args())]
 
 
-# A job is an object with a name, its runs, done(), command() and to_collect(). A run is also a job, of itself.
+# A job is an object with a name, its runs, done(), command() and to_collect(). A run is also a job, of itself; it has
+# besides run_folder(), note(), results_folder and about.
 
 
 class Ours:
@@ -125,7 +127,7 @@ class Ours:
     def __init__(self, line, seed, folder, total_timesteps=None, results_folder=None):
         script, recipes, self.options = parts(line)
         self.folder = folder
-        self.results = results_folder
+        self.results_folder = results_folder
         self.about = {}  # for sweep.json: the recipes and their commit, which the run cannot find out
         self.file = ROOT / script
         if recipes:
@@ -160,10 +162,11 @@ class Ours:
             text = with_recipes(script, names)
         except (OSError, ValueError) as error:
             sys.exit(f"error: {' + '.join([script, *names])}: {error}")
-        commit = subprocess.getoutput(f"git -C '{ROOT}' describe --always --dirty --abbrev=40 --exclude='*'")
+        commit = collect.git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
         is_clean = re.fullmatch("[0-9a-f]{40}", commit) is not None
         self.about["recipe"] = " + ".join(f"recipes/{name}.diff" for name in names)
         self.about["commit"] = commit if is_clean else None
+        # no two recipes have the same name, not even in different folders
         stem = "+".join(Path(name).stem for name in (script, *names))
         file = self.folder / "build" / f"{stem}.py"
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -199,22 +202,27 @@ class Ours:
         if self.collected():
             return True
         folder = self.run_folder()
-        if folder is None:
-            return False
-        if collect.blob(folder / f"{self.script}.py") != collect.blob(self.file):
-            print(f"note: {folder} was made with another text of {self.file.name}", file=sys.stderr, flush=True)
-        return collect.newest_step(folder) >= self.steps
+        return folder is not None and collect.newest_step(folder) >= self.steps
+
+    def note(self):
+        """A line for the user if the run was made with another text of the script than there is now; else None."""
+        folder = self.run_folder()
+        if folder is None or self.collected():
+            return None
+        if collect.blob(folder / f"{self.script}.py") == collect.blob(self.file):
+            return None
+        return f"note: {folder} was made with another text of {self.file.name}"
 
     def collected(self):
         """Whether the results have the whole run."""
-        if not self.results:
+        if not self.results_folder:
             return False
-        entry = results.find(self.results, self.entry)
+        entry = results.find(self.results_folder, self.entry)
         return entry is not None and entry["steps"] == entry["steps_wanted"] == self.steps
 
     def to_collect(self):
         """The folders of runs that are done and not in the results, if there are to be results."""
-        if self.results is None or self.collected():
+        if self.results_folder is None or self.collected():
             return []
         return [self.run_folder()]
 
@@ -274,7 +282,7 @@ class PPO2:
         self.python = os.environ.get("BASELINES_PYTHON", "python3.7")
         self.about = {}  # nothing for sweep.json, as there are no recipes
         self.steps = int(float(self.options["num_timesteps"]))
-        self.results = results_folder
+        self.results_folder = results_folder
         self.name = file_name(f"{self.options['env']}__{self.script}__{seed}__{self.steps}")
         self.folder = folder / "runs" / self.name
         self.runs = [self]
@@ -285,6 +293,10 @@ class PPO2:
     def to_collect(self):
         """No folder: the sweep that makes a run collects it as it ends, and later ones do not look for it."""
         return []
+
+    def note(self):
+        """None: baselines is not ours, so its text is not kept beside a run."""
+        return None
 
     def done(self):
         """Whether another update would exceed the steps asked for; ppo2 logs a row for each update."""
@@ -315,21 +327,21 @@ class PPO2:
 SINGLE_AGENT = ("target_kl", "track")
 
 
-def plan(runs, settings):
-    """The jobs for runs, [(line, seed), ...]: for each a list of its runs.
+def make_plans(pairs, settings):
+    """The plans for pairs, [(line, seed), ...].
 
-    Jobs follow from the lines, the seeds and AGENTS alone, so those of TASK keep their numbers while runs are made."""
-    jobs = []
+    They follow from the lines, the seeds and AGENTS alone, so those of TASK keep their numbers while runs are made."""
+    plans = []
     groups = {}
-    for line, seed in runs:
+    for line, seed in pairs:
         key = group_of(line, seed, settings) if settings.agents > 1 else None
         if key is None:
-            jobs.append([(line, seed)])
+            plans.append([(line, seed)])
         else:
             groups.setdefault(key, []).append((line, seed))
     for group in groups.values():
-        jobs += divided(group, settings)
-    return jobs
+        plans += divided(group, settings)
+    return plans
 
 
 def group_of(line, seed, settings):
@@ -343,58 +355,65 @@ def group_of(line, seed, settings):
     return json.dumps([str(run.file), shared])
 
 
-def divided(runs, settings):
-    """The jobs for runs of one group, [(line, seed), ...]: for each a list of its runs.
+def divided(pairs, settings):
+    """The plans for the pairs of one group, [(line, seed), ...].
 
-    A process makes every combination of the values of its options. So all runs are one job if each line has each seed,
-    the lines differ in one option at most, and there are no more than AGENTS runs. Otherwise each line is divided into
-    jobs of at most AGENTS seeds."""
-    lines = list(dict.fromkeys(line for line, _ in runs))
-    seeds = list(dict.fromkeys(seed for _, seed in runs))
-    first_seed = [make(line, seeds[0], settings) for line in lines]
-    differing = [name for name in first_seed[0].of_agents if len({run.args[name] for run in first_seed}) > 1]
-    is_grid = len(runs) == len(lines) * len(seeds)
-    if is_grid and len(differing) <= 1 and len(runs) <= settings.agents:
-        return [runs]
-    jobs = []
+    A process makes every combination of the values of its options. So all pairs are one plan if each line has each
+    seed, the lines differ in one option at most, and there are no more than AGENTS pairs. Lines that differ in two
+    options need not be all the combinations of their values, and a process would make runs that nobody asked for.
+    Otherwise the pairs of each line are divided into plans of at most AGENTS seeds."""
+    lines = list(dict.fromkeys(line for line, _ in pairs))
+    seeds = list(dict.fromkeys(seed for _, seed in pairs))
+    run_of_each_line = [make(line, seeds[0], settings) for line in lines]
+    differing = []
+    for name in run_of_each_line[0].of_agents:
+        if len({run.args[name] for run in run_of_each_line}) > 1:
+            differing.append(name)
+    is_grid = len(pairs) == len(lines) * len(seeds)
+    if is_grid and len(differing) <= 1 and len(pairs) <= settings.agents:
+        return [pairs]
+    plans = []
     for line in lines:
-        of_line = [run for run in runs if run[0] == line]
-        for first in range(0, len(of_line), settings.agents):
-            jobs.append(of_line[first : first + settings.agents])
-    return jobs
+        of_line = [pair for pair in pairs if pair[0] == line]
+        for index in range(0, len(of_line), settings.agents):
+            plans.append(of_line[index : index + settings.agents])
+    return plans
 
 
-def divided_by_step(runs, settings):
-    """The jobs for the runs of a planned job, some of which may be done, or have been stopped at another step.
+def divided_by_step(plan, settings):
+    """The plans into which a plan must be divided: some runs may be done, or have been stopped at another step.
 
     One process can only continue runs that are at the same step."""
-    if len(runs) == 1:
-        return [runs]
-    jobs = []
+    if len(plan) == 1:
+        return [plan]
+    plans = []
     groups = {}
-    for line, seed in runs:
+    for line, seed in plan:
         run = make(line, seed, settings)
         if run.done():
-            jobs.append([(line, seed)])
+            plans.append([(line, seed)])
             continue
         folder = run.run_folder()
         step = 0 if folder is None else collect.newest_step(folder)
         groups.setdefault(step, []).append((line, seed))
     for group in groups.values():
-        jobs += divided(group, settings)
-    return jobs
+        plans += divided(group, settings)
+    return plans
 
 
 def make(line, seed, settings):
-    """The run of a line with a seed."""
+    """The run of a line with a seed.
+
+    This executes the script. Once torch is imported it takes about 0.1 seconds, with a recipe 0.25, which is little
+    beside a run; so a run is made anew wherever one is needed."""
     kind = PPO2 if line.startswith("ppo2_") else Ours
     return kind(line, seed, settings.folder, settings.total_timesteps, settings.results)
 
 
-def make_job(runs, settings):
-    """The job of runs, [(line, seed), ...]: a run, or several side by side."""
-    made = [make(line, seed, settings) for line, seed in runs]
-    return made[0] if len(made) == 1 else SideBySide(made)
+def make_job(plan, settings):
+    """The job of a plan, [(line, seed), ...]: a run, or several side by side."""
+    runs = [make(line, seed, settings) for line, seed in plan]
+    return runs[0] if len(runs) == 1 else SideBySide(runs)
 
 
 def file_name(name):
@@ -433,9 +452,10 @@ def machine(workers):
 
 
 def start(job, folder):
-    """Starts a job and returns its process, or "busy" or "done".
+    """Starts a job and returns its process; or "busy", if another sweep makes a run of it, or "done".
 
-    The logs of its runs are locked until the process ends, so no other sweep makes one of them meanwhile."""
+    Prints a line about each run that was made with another text of its script. The logs of the runs are locked until
+    the process ends, so no other sweep makes one of them meanwhile."""
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     names = dict.fromkeys([job.name, *(run.name for run in job.runs)])  # a job of one run has the name of the run
     logs = {}
@@ -447,6 +467,10 @@ def start(job, folder):
             except BlockingIOError:
                 return "busy"  # in another sweep
             logs[name] = log
+        for run in job.runs:
+            note = run.note()
+            if note is not None:
+                print(note, file=sys.stderr, flush=True)
         if job.done():
             return "done"
         for name, log in logs.items():
@@ -467,22 +491,22 @@ def start(job, folder):
         )
 
 
-def finish(job, status, about):
+def finish(job, status, hardware):
     """Prints how a job ended, writes sweep.json into the folder of each run, and collects these if results are wanted.
 
-    Returns whether the job failed, or a run that cannot be collected."""
+    hardware: what machine() returns. Returns whether the job failed or a run of it could not be collected."""
     print(f"{'failed' if status else 'finished'}: logs/{job.name}.log", flush=True)
     failed = status != 0
     for run in job.runs:
         folder = run.run_folder()
         if folder is not None:
-            (folder / "sweep.json").write_text(json.dumps({"machine": about} | run.about, indent=2))
-        if run.results is None:
+            (folder / "sweep.json").write_text(json.dumps({"machine": hardware} | run.about, indent=2))
+        if run.results_folder is None:
             continue
         if folder is None:
             print(f"no folder to collect: {run.name}", flush=True)
             failed = True
-        elif collect.collect([folder], run.results, preset=results.QUICK) > 0:
+        elif collect.collect([folder], run.results_folder, preset=results.QUICK) > 0:
             failed = True
     return failed
 
@@ -534,12 +558,12 @@ def chosen_lines(lines, words):
     return chosen
 
 
-def make_jobs(waiting, settings):
-    """Makes jobs, each a list of runs [(line, seed), ...]; returns how many failed.
+def make_jobs(plans, settings):
+    """Makes the jobs of plans, each [(line, seed), ...]; returns how many failed.
 
     As many processes run at once as there are workers."""
-    waiting = list(waiting)
-    about = machine(settings.workers)
+    waiting = list(plans)
+    hardware = machine(settings.workers)
     running = []  # [(job, its process), ...]
     failed = 0
     stopped = []
@@ -552,19 +576,19 @@ def make_jobs(waiting, settings):
             for job, process in list(running):
                 if process.poll() is not None:
                     running.remove((job, process))
-                    failed += finish(job, process.returncode, about)
+                    failed += finish(job, process.returncode, hardware)
             if not waiting or len(running) == settings.workers:
                 time.sleep(0.2)
                 continue
             job = make_job(waiting.pop(0), settings)
-            process = start(job, settings.folder)
-            if isinstance(process, str):  # "busy" or "done"
-                print(f"{process}: {job.name}", flush=True)
-                if process == "done":
-                    failed += collect.collect(job.to_collect(), settings.results, preset=results.QUICK)
+            started = start(job, settings.folder)
+            if started in ("busy", "done"):
+                print(f"{started}: {job.name}", flush=True)
             else:
                 print(f"started: {job.name}", flush=True)
-                running.append((job, process))
+                running.append((job, started))
+            if started == "done":
+                failed += collect.collect(job.to_collect(), settings.results, preset=results.QUICK)
     finally:
         stop([process for _, process in running])
     return failed
@@ -584,22 +608,22 @@ def main(lines, words=()):
     """Makes the runs of the lines that contain all words; returns how many failed."""
     settings = read_settings(os.environ)
     lines = chosen_lines(lines, words)
-    jobs = plan([(line, seed) for seed in settings.seeds for line in lines], settings)
+    plans = make_plans([(line, seed) for seed in settings.seeds for line in lines], settings)
     if settings.task is not None:
-        if not 0 <= settings.task < len(jobs):
-            sys.exit(f"error: TASK is {settings.task}, and there are tasks 0 to {len(jobs) - 1}")
-        jobs = [jobs[settings.task]]
+        if not 0 <= settings.task < len(plans):
+            sys.exit(f"error: TASK is {settings.task}, and there are tasks 0 to {len(plans) - 1}")
+        plans = [plans[settings.task]]
     if settings.list_only:
-        for runs in jobs:
-            print(", ".join(f"{line} (seed {seed})" for line, seed in runs))
+        for plan in plans:
+            print(", ".join(f"{line} (seed {seed})" for line, seed in plan))
         return 0
     for line in lines:
         make(line, settings.seeds[0], settings)  # a recipe or an option that does not fit ends the sweep here
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // settings.workers)))
-    waiting = []
-    for runs in jobs:
-        waiting += divided_by_step(runs, settings)
-    return make_jobs(waiting, settings)
+    divided_plans = []
+    for plan in plans:
+        divided_plans += divided_by_step(plan, settings)
+    return make_jobs(divided_plans, settings)
 
 
 if __name__ == "__main__":

@@ -321,7 +321,7 @@ SWEPT = ["ppo_seeds.py --learning-rate 1e-3", "ppo_seeds.py", "ppo_seeds.py + wi
 )
 def test_a_sweep_plans_its_processes(agents, processes, tmp_path):
     settings = sweep.read_settings({"AGENTS": str(agents), "SEEDS": "1 2", "FOLDER": str(tmp_path)})
-    planned = sweep.plan([(line, seed) for seed in (1, 2) for line in SWEPT], settings)
+    planned = sweep.make_plans([(line, seed) for seed in (1, 2) for line in SWEPT], settings)
     assert [len(members) for members in planned] == processes
     made = [member for members in planned for member in members]
     assert sorted(made) == sorted((line, seed) for line in SWEPT for seed in (1, 2))
@@ -331,10 +331,10 @@ def test_tasks_keep_their_numbers_while_runs_are_made(tmp_path, monkeypatch):
     """The job of a task is divided as it begins: what is done is left out, and one process has runs of one step."""
     settings = sweep.read_settings({"AGENTS": "4", "SEEDS": "1 2 3", "FOLDER": str(tmp_path)})
     runs = [("ppo_seeds.py", seed) for seed in settings.seeds]
-    assert sweep.plan(runs, settings) == [runs]
+    assert sweep.make_plans(runs, settings) == [runs]
     assert sweep.divided_by_step(runs, settings) == [runs]
     monkeypatch.setattr(sweep.Ours, "done", lambda run: run.args["seed"] == 2)
-    assert sweep.plan(runs, settings) == [runs]
+    assert sweep.make_plans(runs, settings) == [runs]
     assert sweep.divided_by_step(runs, settings) == [[runs[1]], [runs[0], runs[2]]]
     monkeypatch.setattr(sweep.Ours, "run_folder", lambda run: run.args["seed"])
     monkeypatch.setattr(sweep.collect, "newest_step", lambda seed: 512 if seed == 3 else 0)
@@ -345,13 +345,13 @@ def test_options_for_a_single_agent_are_not_made_side_by_side(tmp_path):
     settings = sweep.read_settings({"AGENTS": "4", "FOLDER": str(tmp_path)})
     for line in ("ppo_seeds.py --target-kl 0.01", "ppo_seeds.py --track"):
         runs = [(line, 1), (line, 2)]
-        assert sweep.plan(runs, settings) == [[run] for run in runs]
+        assert sweep.make_plans(runs, settings) == [[run] for run in runs]
 
 
 def test_lines_that_are_no_combinations_have_processes_of_their_own(tmp_path):
     lines = ["ppo_seeds.py --gamma 0.9 --vf-coef 1.0", "ppo_seeds.py"]
     settings = sweep.read_settings({"AGENTS": "10", "FOLDER": str(tmp_path)})
-    planned = sweep.plan([(line, seed) for line in lines for seed in (1, 2, 3)], settings)
+    planned = sweep.make_plans([(line, seed) for line in lines for seed in (1, 2, 3)], settings)
     assert planned == [[(line, seed) for seed in (1, 2, 3)] for line in lines]
 
 
