@@ -20,10 +20,11 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmark import sweep
+from benchmark import collect, sweep
 from benchmark.results import RESULTS, ROOT
 
 TABLE = RESULTS / "time_to_score.csv"
+# The column "who" has the name of the program, as in tuned/games.csv.
 COLUMNS = ["task", "who", "seed", "score", "steps", "seconds", "reached", "date", "commit", "machine", "versions"]
 # The mean return of the last 100 episodes of training to reach: where there is one, gymnasium's reward_threshold.
 SCORES = {
@@ -33,7 +34,8 @@ SCORES = {
     "LunarLander-v3": 200,
     "HalfCheetah-v5": 4800,
 }
-PEERS = {"sb3": "Stable-Baselines3", "sbx": "SBX"}
+# The programs by their names on the command line, with those in the tables
+PROGRAMS = {"ours": "ours", "sb3": "Stable-Baselines3", "sbx": "SBX"}
 PEER_PACKAGES = ["stable-baselines3==2.9.2", "sbx-rl==0.28.0", "gymnasium[box2d,mujoco]"]
 SHOWN_PACKAGES = ("stable_baselines3", "sbx-rl", "jax", "torch", "gymnasium", "numpy")
 
@@ -43,12 +45,14 @@ def find_peers():
     if "SCORE_PYTHON" in os.environ:
         return os.environ["SCORE_PYTHON"]
     folder = ROOT / ".venv-score"
-    if not (folder / "stamp").exists():
+    stamp = folder / "stamp"  # what is installed there
+    wanted = "\n".join(PEER_PACKAGES)
+    if not stamp.exists() or stamp.read_text() != wanted:
         print(f"installing {' and '.join(PEER_PACKAGES[:2])} into {folder}", flush=True)
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
         pip = [folder / "bin/python", "-m", "pip", "install", "-q", "-c", ROOT / "constraints.txt"]
         subprocess.run([*pip, *PEER_PACKAGES], check=True)
-        (folder / "stamp").touch()
+        stamp.write_text(wanted)
     return str(folder / "bin/python")
 
 
@@ -65,11 +69,11 @@ def tuned_lines():
 
 def steps_of(line):
     """The steps that an experiment has at most."""
-    return int(re.search(r"--total-timesteps (\d+)", line)[1])
+    return int(re.search(r"--total-timesteps (\S+)", line)[1])
 
 
-def run_program(command):
-    """What a program prints last, as a dict; it runs in a new folder, with one thread."""
+def run_command(command):
+    """What a command prints last, as a dict; it runs in a new folder, with one thread."""
     one_thread = {
         "OMP_NUM_THREADS": "1",
         "TORCHINDUCTOR_COMPILE_THREADS": "1",  # so that the compiler's time counts
@@ -87,20 +91,20 @@ def run_ours(task, seed):
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, script)
         file.write_text(sweep.with_recipes(script, recipes))
-        program = [sys.executable, ROOT / "benchmark" / "timed" / "score.py", file, str(SCORES[task])]
-        return run_program([*program, *options, "--seed", str(seed)])
+        command = [sys.executable, ROOT / "benchmark" / "timed" / "score.py", file, str(SCORES[task])]
+        return run_command([*command, *options, "--seed", str(seed)])
 
 
-def run_peer(library, task, seed):
-    """The result of a library with RL Zoo's settings, as run_ours() returns it."""
+def run_peer(program, task, seed):
+    """The result of "sb3" or "sbx" with RL Zoo's settings, as run_ours() returns it."""
     steps = steps_of(tuned_lines()[task])
-    program = [find_peers(), ROOT / "benchmark" / "sb3.py", task, "--library", library]
-    return run_program([*program, "--steps", str(steps), "--score", str(SCORES[task]), "--seed", str(seed)])
+    command = [find_peers(), ROOT / "benchmark" / "sb3.py", task, "--library", program]
+    return run_command([*command, "--steps", str(steps), "--score", str(SCORES[task]), "--seed", str(seed)])
 
 
 def versions_of(python):
     """The versions of the packages of a Python that matter here."""
-    program = f"""
+    code = f"""
 import importlib.metadata
 for name in {SHOWN_PACKAGES}:
     try:
@@ -108,7 +112,7 @@ for name in {SHOWN_PACKAGES}:
     except importlib.metadata.PackageNotFoundError:
         pass
 """
-    done = subprocess.run([python, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
     return " ".join(done.stdout.split())
 
 
@@ -121,7 +125,7 @@ def read_rows():
 
 
 def add_row(new):
-    """Puts a row into the table, in place of that of the same task, side and seed."""
+    """Puts a row into the table, in place of that of the same task, program and seed."""
     rows = {(row["task"], row["who"], row["seed"]): row for row in read_rows()}
     rows[new["task"], new["who"], str(new["seed"])] = new
     with TABLE.open("w") as file:
@@ -141,7 +145,7 @@ def number(value, unit):
 
 
 def median_text(values, unit=1, suffix=""):
-    """The median and the range of values: "67k (61 to more)", or "-" if less than half of the runs have one."""
+    """The median and the range of values: "67k (61 to more)", or "-" unless more than half of the values are finite."""
     middle = np.median(values)
     if np.isinf(middle):
         return "-"
@@ -154,17 +158,17 @@ def table(rows):
     lines.append("|---|---:|---|---:|---:|---:|---:|")
     for task, score in SCORES.items():
         ours = None  # the median of our CPU seconds
-        for who in ("ours", *PEERS.values()):
-            runs = [row for row in rows if (row["task"], row["who"]) == (task, who)]
+        for program in PROGRAMS.values():
+            runs = [row for row in rows if (row["task"], row["who"]) == (task, program)]
             if not runs:
                 continue
             seconds = values_of(runs, "seconds")
             middle = np.median(seconds)
-            if who == "ours":
+            if program == "ours":
                 ours = middle
-            has_ratio = who != "ours" and ours is not None and np.isfinite([ours, middle]).all()
+            has_ratio = program != "ours" and ours is not None and np.isfinite([ours, middle]).all()
             reached = sum(row["reached"] == "True" for row in runs)
-            cells = [task, f"{score}", who, f"{reached} of {len(runs)}"]
+            cells = [task, f"{score}", program, f"{reached} of {len(runs)}"]
             cells += [median_text(values_of(runs, "steps"), 1000, "k"), median_text(seconds)]
             cells.append(f"{middle / ours:.1f}" if has_ratio else "")
             lines.append(f"| {' | '.join(cells)} |")
@@ -178,14 +182,13 @@ def main():
     )
     parser.add_argument("tasks", nargs="+", choices=SCORES, metavar="TASK", help=f"one of {', '.join(SCORES)}")
     parser.add_argument("--seeds", type=int, default=5, help="seeds 1 to this number")
-    parser.add_argument("--programs", nargs="+", default=["ours", *PEERS], choices=["ours", *PEERS])
+    parser.add_argument("--programs", nargs="+", default=list(PROGRAMS), choices=PROGRAMS)
     options = parser.parse_args()
-    versions = {"ours": versions_of(sys.executable)}
-    for library in PEERS:
-        if library in options.programs:
-            versions[library] = versions_of(find_peers())
-    describe = ["git", "describe", "--always", "--dirty"]
-    commit = subprocess.run(describe, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    versions = {}
+    for program in options.programs:
+        python = sys.executable if program == "ours" else find_peers()
+        versions[program] = versions_of(python)
+    commit = collect.git("describe", "--always", "--dirty")
     machine = " ".join(f"{name}={value}" for name, value in sweep.machine(1).items() if value)
     for seed in range(1, options.seeds + 1):
         for task in options.tasks:
@@ -193,7 +196,7 @@ def main():
                 result = run_ours(task, seed) if program == "ours" else run_peer(program, task, seed)
                 row = {
                     "task": task,
-                    "who": PEERS.get(program, program),
+                    "who": PROGRAMS[program],
                     "seed": seed,
                     "score": SCORES[task],
                     "steps": result["steps"],

@@ -45,5 +45,27 @@ def test_the_table_counts_runs_that_did_not_reach_the_score():
     ]
 
 
+def test_half_of_the_runs_are_too_few_for_a_median():
+    assert time_to_score.median_text([60, float("inf")]) == "-"
+    assert time_to_score.median_text([60, 61, float("inf")]) == "61 (60 to more)"
+
+
 def test_every_task_has_tuned_settings():
-    assert time_to_score.SCORES.keys() <= time_to_score.tuned_lines().keys()
+    lines = time_to_score.tuned_lines()
+    assert time_to_score.SCORES.keys() <= lines.keys()
+    assert time_to_score.steps_of(lines["Acrobot-v1"]) == 500_000
+    assert time_to_score.steps_of("ppo.py --total-timesteps 500_000 --gamma 0.9") == 500_000
+
+
+def test_other_versions_of_the_libraries_are_installed(tmp_path, monkeypatch):
+    """And the same ones only once."""
+    monkeypatch.setattr(time_to_score, "ROOT", tmp_path)
+    monkeypatch.delenv("SCORE_PYTHON", raising=False)
+    (tmp_path / ".venv-score").mkdir()
+    commands = []
+    monkeypatch.setattr(subprocess, "run", lambda command, check: commands.append(command))
+    for packages, count in ((["a==1", "b==1"], 2), (["a==1", "b==1"], 2), (["a==2", "b==1"], 4)):
+        monkeypatch.setattr(time_to_score, "PEER_PACKAGES", packages)
+        time_to_score.find_peers()
+        assert len(commands) == count
+    assert commands[-1][-2:] == ["a==2", "b==1"]
