@@ -90,6 +90,8 @@ STEP = "[0-9]" * 12
 FIRST_SEED = 1_000_000_000  # the games' seeds are far from those of training, which begin at --seed
 PICTURES_HINT = "--render and --video need render() to return uint8 [H, W, 3] in rgb_array mode; MuJoCo needs libegl1"
 SECONDS_OF_SILENCE = 10  # after this time a long game prints how far it is
+# the extras that contain the packages which enjoy.py and export.py import only where they need them
+EXTRAS = {"moviepy": "video", "onnx": "export", "onnxruntime": "export", "onnxscript": "export", "pygame": "video"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -656,6 +658,10 @@ def errors_as_lines():
     except KeyboardInterrupt:
         sys.exit(130)
     except (ImportError, gym.error.DependencyNotInstalled) as error:
+        package, _, _ = (getattr(error, "name", None) or "").partition(".")
+        if package in EXTRAS:
+            command = f"pip install -c constraints.txt '.[{EXTRAS[package]}]'"
+            sys.exit(f"error: {error}; this installs what is missing: {command}")
         hint = "install an extra (docs/install.md), or add the folder of your module to PYTHONPATH"
         sys.exit(f"error: {error} ({hint})")
     except (OSError, gym.error.Error) as error:

@@ -247,3 +247,11 @@ def test_words_that_do_not_fit(tmp_path):
     del state["parts"]["agent"]
     torch.save(state, tmp_path / "odd.pt")
     assert "no part agent" in error(tmp_path / "odd.pt", tmp_path)
+
+
+def test_a_missing_package_names_its_extra(tmp_path, monkeypatch):
+    """The line at the end is the command that installs it."""
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    monkeypatch.setattr(sys, "argv", ["export.py", str(tmp_path), str(tmp_path / "agent.onnx")])
+    with pytest.raises(SystemExit, match=r"^error: [^\n]+ pip install -c constraints\.txt '\.\[export\]'$"):
+        export.main()
