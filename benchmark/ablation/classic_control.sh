@@ -9,8 +9,8 @@ exec "${PYTHON:-.venv/bin/python}" -m benchmark.sweep "$@" < <(
     for name in 1 "1[!2]*" "[!1]*"; do  # all but core-12, which changes the log alone
         echo "ppo.py + without/core-$name $cartpole"
     done
-    for idea in adam-relative dual-clip equal-betas kl-learning-rate kl-penalty muon outer-step ppg recompute-advantages \
-        symlog-values value-normalization; do
+    for idea in adam-relative churn dual-clip equal-betas kl-learning-rate kl-penalty l2-init muon outer-step ppg \
+        prioritized-segments recompute-advantages shrink-perturb symlog-values symmetry two-hot value-normalization; do
         echo "ppo.py + with/$idea $cartpole"
     done
     echo "ppo.py $acrobot"
