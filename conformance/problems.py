@@ -96,7 +96,9 @@ class Player:
     """Plays a world for an adapter's environment, over and over, and records the actions of the first time."""
 
     def __init__(self, world):
-        self.world, self.t, self.actions = world, 0, []
+        self.world = world
+        self.t = 0  # of the next step
+        self.actions = []  # of each step of the first time, [N, ...]
 
     def reset(self):
         """The rows of the first observations, int64 [N]."""
@@ -105,12 +107,11 @@ class Player:
     def step(self, actions):
         """(rows of the next observations, rewards, terminated, truncated, rows of final observations), each [N]."""
         world = self.world
+        t = self.t
         if len(self.actions) < world.num_steps:
             self.actions.append(np.array(actions))
-        t = self.t
         self.t = (t + 1) % world.num_steps
-        following = world.rows(t + 1)
-        return following, world.rewards[t], world.terminated[t], world.truncated[t], world.final_rows(t)
+        return world.rows(t + 1), world.rewards[t], world.terminated[t], world.truncated[t], world.final_rows(t)
 
 
 class Game:
@@ -120,22 +121,25 @@ class Game:
     restart(), step() and screen(); `log` keeps what was asked.
     """
 
-    LOSSES = 60, 90, 120
+    LOSSES = 60, 90, 120  # numbers of frames, from 1
     MEANINGS = "NOOP", "FIRE", "RIGHT", "LEFT"  # the names of the actions 0 to 3
 
     def __init__(self):
         self.log = []  # of Frame
-        self.lives, self.played = 0, 0
+        self.lives = 0
+        self.played = 0  # frames of this game
 
     def restart(self):
         """Begins a game anew."""
-        self.lives, self.played = len(self.LOSSES), 0
+        self.lives = len(self.LOSSES)
+        self.played = 0
         self.log.append(Frame(None, 0.0, self.lives))
 
     def step(self, action):
         """Plays one frame with an action, an int; returns (its reward, whether the game is over)."""
         self.played += 1
-        self.lives -= self.played in self.LOSSES
+        if self.played in self.LOSSES:
+            self.lives -= 1
         reward = float(np.random.default_rng([7, len(self.log)]).choice([-2.0, -0.25, 0.0, 0.5, 3.0]))
         self.log.append(Frame(int(action), reward, self.lives))
         return reward, self.lives == 0
@@ -192,40 +196,76 @@ class Update:
 
 
 def make_world(kind="discrete", truncations=False, seed=5):
-    """A world of 12 or 24 steps of 4 environments; with `truncations`, episodes end at time limits, too."""
+    """A World of 12 steps of 4 environments, with continuous actions of 24; its numbers tell all alternatives apart.
+
+    kind: "discrete", "multidiscrete" or "continuous". truncations: whether episodes end at time limits, too."""
     rng = np.random.default_rng(seed)
-    M, N = 24 if kind == "continuous" else 12, 4
-    rows = (2 * M + 1) * N
+    M = 24 if kind == "continuous" else 12
+    N = 4
+    num_rows = (2 * M + 1) * N
     outputs, nvec = {"discrete": (3, ()), "multidiscrete": (5, (3, 2)), "continuous": (2, ())}[kind]
-    terminated, truncated = np.zeros((M, N), bool), np.zeros((M, N), bool)
-    terminated[2, 0] = terminated[5, 1] = terminated[M - 1, 2] = True
+    terminated = np.zeros((M, N), bool)
+    truncated = np.zeros((M, N), bool)
+    for t, n in ((2, 0), (5, 1), (M - 1, 2)):
+        terminated[t, n] = True
     if truncations:
-        truncated[3, 1] = truncated[4, 3] = truncated[1, 2] = truncated[M - 1, 0] = True
-    old_policy = rng.normal(size=(rows, outputs)) * 0.5
-    shift = rng.normal(size=(rows, outputs)) * {"discrete": 2.0, "multidiscrete": 1.2, "continuous": 0.5}[kind]
-    old_value = rng.normal(size=rows)
-    value = old_value + rng.normal(size=rows) * 0.4
+        for t, n in ((3, 1), (4, 3), (1, 2), (M - 1, 0)):
+            truncated[t, n] = True
+    old_policy = rng.normal(size=(num_rows, outputs)) * 0.5
+    # By how much the policy of the update differs from the old one: enough for ratios on both sides of the clip range.
+    shift = rng.normal(size=(num_rows, outputs)) * {"discrete": 2.0, "multidiscrete": 1.2, "continuous": 0.5}[kind]
+    old_value = rng.normal(size=num_rows)
+    value = old_value + rng.normal(size=num_rows) * 0.4
     rewards = rng.normal(size=(M, N)) * np.array([0.3, 1.0, 3.0, 1.0])
     logstd = np.linspace(-0.4, 0.3, outputs)
-    # In half of the rows an action becomes more than three times as likely, which a dual clip would bound; in half of
-    # these, the prescribed action is the one.
-    some = np.arange(0, M * N, 2)
     if kind == "continuous":
-        noise = rng.normal(size=(M * N, outputs))
-        noise[some[::2]] = 1.6 * np.sign(noise[some[::2]])
-        actions = old_policy[: M * N] + np.exp(logstd) * noise
-        shift[some] = np.exp(logstd) * 1.5 * np.sign(noise[some])
-        actions = actions.reshape(M, N, outputs).astype(np.float32)
+        actions = favor_continuous(rng, old_policy, shift, logstd, M * N)
+        actions = actions.reshape(M, N, outputs)
     else:
-        sizes = nvec or (outputs,)
-        actions = rng.integers(sizes, size=(M * N, len(sizes)))
-        for k, size in enumerate(sizes):
-            first = sum(sizes[:k])
-            favored = rng.integers(size, size=len(some))
-            old_policy[some, first : first + size], shift[some, first : first + size] = 0.15 if size > 2 else 1.5, 0.0
-            old_policy[some, first + favored] = 0.0
-            shift[some, first + favored] = 3.6 if size > 2 else 4.5
-            actions[some[::2], k] = favored[::2]
-        actions = actions.reshape(M, N, len(sizes)) if nvec else actions.reshape(M, N)
-    arrays = [array.astype(np.float32) for array in (old_policy, old_value, old_policy + shift, value, logstd)]
-    return World(kind, rewards.astype(np.float32), terminated, truncated, *arrays, actions, nvec)
+        actions = favor_discrete(rng, old_policy, shift, nvec or (outputs,), M * N)
+        actions = actions.reshape(M, N, len(nvec)) if nvec else actions.reshape(M, N)
+    return World(
+        kind=kind,
+        rewards=rewards.astype(np.float32),
+        terminated=terminated,
+        truncated=truncated,
+        old_policy=old_policy.astype(np.float32),
+        old_value=old_value.astype(np.float32),
+        policy=(old_policy + shift).astype(np.float32),
+        value=value.astype(np.float32),
+        logstd=logstd.astype(np.float32),
+        actions=actions,
+        nvec=nvec,
+    )
+
+
+# In every second row of the rollout, an action becomes more than three times as likely, which a dual clip would bound;
+# in every second of these, the prescribed action is the one.
+
+
+def favor_continuous(rng, old_policy, shift, logstd, size):
+    """Prescribed actions, float32 [size, A]; changes `shift` in every second row."""
+    noise = rng.normal(size=(size, len(logstd)))
+    noise[::4] = 1.6 * np.sign(noise[::4])
+    shift[:size:2] = np.exp(logstd) * 1.5 * np.sign(noise[::2])
+    actions = old_policy[:size] + np.exp(logstd) * noise
+    return actions.astype(np.float32)
+
+
+def favor_discrete(rng, old_policy, shift, nvec, size):
+    """Prescribed actions, int64 [size, K], of K components of the sizes nvec; changes both tables in every second row.
+
+    There, one action of each component has at first a logit of 0, and the others a higher one."""
+    rows = np.arange(0, size, 2)
+    actions = rng.integers(nvec, size=(size, len(nvec)))
+    begin = 0  # of the component among the outputs
+    for k, choices in enumerate(nvec):
+        favored = rng.integers(choices, size=len(rows))
+        others, change = (0.15, 3.6) if choices > 2 else (1.5, 4.5)
+        old_policy[rows, begin : begin + choices] = others
+        old_policy[rows, begin + favored] = 0.0
+        shift[rows, begin : begin + choices] = 0.0
+        shift[rows, begin + favored] = change
+        actions[::4, k] = favored[::2]
+        begin += choices
+    return actions
