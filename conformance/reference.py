@@ -40,143 +40,171 @@ ADAM = {
 
 
 @cache
-def combinations(names):
-    """Every combination of the alternatives whose names are given as (choice, alternatives) pairs, as dicts."""
-    keys = [key for key, _ in names]
-    return [dict(zip(keys, values, strict=True)) for values in itertools.product(*(values for _, values in names))]
+def products(alternatives):
+    """Every combination of alternatives, given as (choice, alternatives) pairs, as dicts."""
+    names = [name for name, _ in alternatives]
+    values = [values for _, values in alternatives]
+    return [dict(zip(names, combination, strict=True)) for combination in itertools.product(*values)]
 
 
 def choices(alternatives, **fixed):
-    """The combinations of a table of alternatives that are not the same by definition; `fixed` narrows choices."""
-    chosen = {key: fixed.get(key, values) for key, values in alternatives.items()}
-    return [each for each in combinations(tuple(chosen.items())) if not redundant(each)]
+    """The combinations of a table of alternatives, without those that another one stands for.
+
+    fixed: {choice: alternatives}, in place of those in the table."""
+    kept = {name: fixed.get(name, values) for name, values in alternatives.items()}
+    return [each for each in products(tuple(kept.items())) if not is_redundant(each)]
 
 
-def redundant(choice):
-    """Whether another combination has the same meaning, and stands for this one, too."""
-    return (
-        (choice.get("scope") == "not normalized" and choice["std"] != "N")
-        or (choice.get("limit") == "left out" and choice["cut"] != "cut")
-        or (choice.get("lambda") == "1" and (choice["form"], choice["returns"]) != ADVANTAGES_FIRST)
-        or (
-            choice.get("lambda") == "0"
-            and choice["cut"] != "cut"
-            and (choice["form"], choice["returns"]) == ADVANTAGES_FIRST
-        )
-        or (choice.get("correction") is False and choice["place"] != ADAM["place"][0])
-    )
+def is_redundant(choice):
+    """Whether another combination gives the same numbers and stands for this one, too."""
+    if choice.get("scope") == "not normalized":
+        return choice["std"] != "N"  # no deviation is used
+    if choice.get("correction") is False:
+        return choice["place"] != ADAM["place"][0]  # epsilon cannot be before or after what is not done
+    if "lambda" in choice:
+        of_ppo2 = choice["form"] == ADVANTAGES["form"][0] and choice["returns"] == ADVANTAGES["returns"][0]
+        if choice["limit"] == "left out" and choice["cut"] != "cut":
+            return True
+        if choice["lambda"] == "1":
+            return not of_ppo2  # sums of deltas are then discounted rewards
+        if choice["lambda"] == "0":
+            return of_ppo2 and choice["cut"] != "cut"  # an advantage is then one delta
+    return False
 
 
-ADVANTAGES_FIRST = ADVANTAGES["form"][0], ADVANTAGES["returns"][0]
+# Advantages
 
 
 def advantages(world, settings, choice):
     """{"advantages": [M, N], "returns": [M, N]} of the rollout of a world under a combination of ADVANTAGES."""
-    M, N = world.num_steps, world.num_envs
+    M = world.num_steps
+    N = world.num_envs
     values = world.old_value.astype(float)
     gamma = settings.gamma
     gae_lambda = {"lambda": settings.gae_lambda, "1": 1.0, "0": 0.0}[choice["lambda"]]
-    limit = choice["limit"]
-    sums, sums_of_rewards, direct = np.zeros((M + 1, N)), np.zeros((M + 1, N)), np.zeros((M, N))
+    # Three sums over the steps that follow; each begins with 0 behind the last step.
+    discounted_deltas = np.zeros((M + 1, N))  # by gamma * lambda: GAE
+    discounted_rewards = np.zeros((M + 1, N))  # by gamma alone; less the values, as the deltas are
+    next_returns = np.zeros((M, N))  # reward + gamma * the next step's lambda-return; less the values
     for t in reversed(range(M)):
-        here, following = values[world.rows(t)], values[world.rows(t + 1)]
+        value = values[world.rows(t)]
+        next_value = values[world.rows(t + 1)]
+        terminated = world.terminated[t]
+        cut_short = world.truncated[t] & ~terminated
         if t == M - 1 and choice["last"] == "not bootstrapped":
-            following = np.zeros(N)
-        at_limit = {
+            next_value = np.zeros(N)
+        value_at_limit = {
             "an end": np.zeros(N),
             "the final observation": values[world.final_rows(t)],
-            "V(s_T)": here,
-            "the next reset's observation": following,
-            "left out": following,
-        }[limit]
-        cut_short = world.truncated[t] & ~world.terminated[t]
-        next_value = np.where(world.terminated[t], 0.0, np.where(cut_short, at_limit, following))
-        goes_on = ~world.terminated[t]
+            "V(s_T)": value,
+            "the next reset's observation": next_value,
+            "left out": next_value,
+        }[choice["limit"]]
+        bootstrap = np.where(cut_short, value_at_limit, next_value)
+        bootstrap = np.where(terminated, 0.0, bootstrap)
+        delta = world.rewards[t] + gamma * bootstrap - value
+        if choice["limit"] == "left out":
+            delta = np.where(cut_short, 0.0, delta)
+        goes_on = ~terminated
         if choice["cut"] == "cut":
             goes_on = goes_on & ~cut_short
-        kept = 1.0 - cut_short if limit == "left out" else np.ones(N)
-        delta = kept * (world.rewards[t] + gamma * next_value - here)
-        sums[t] = delta + gamma * gae_lambda * goes_on * sums[t + 1]
-        sums_of_rewards[t] = delta + gamma * goes_on * sums_of_rewards[t + 1]
-        direct[t] = delta + gamma * goes_on * sums[t + 1]
-    base = values[: M * N].reshape(M, N)
-    targets = sums if choice["returns"] == "advantages + values" else sums_of_rewards
-    found = sums[:M] if choice["form"] == "sum of deltas" else direct
-    return {"advantages": found, "returns": targets[:M] + base}
+        discounted_deltas[t] = delta + gamma * gae_lambda * goes_on * discounted_deltas[t + 1]
+        discounted_rewards[t] = delta + gamma * goes_on * discounted_rewards[t + 1]
+        next_returns[t] = delta + gamma * goes_on * discounted_deltas[t + 1]
+    found = discounted_deltas[:M] if choice["form"] == "sum of deltas" else next_returns
+    targets = discounted_deltas if choice["returns"] == "advantages + values" else discounted_rewards
+    return {"advantages": found, "returns": targets[:M] + values[: M * N].reshape(M, N)}
+
+
+# Distributions of actions
 
 
 def softmax(logits):
+    """Probabilities [..., A] of logits [..., A]."""
     powers = np.exp(logits - logits.max(-1, keepdims=True))
     return powers / powers.sum(-1, keepdims=True)
 
 
 def parts(world):
     """The slices of the outputs that are a categorical distribution of their own."""
-    ends = np.cumsum(world.nvec or (world.outputs,))
-    return [slice(end - size, end) for size, end in zip(world.nvec or (world.outputs,), ends, strict=True)]
+    sizes = world.nvec or (world.outputs,)
+    ends = np.cumsum(sizes)
+    return [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
 
 
 def log_probabilities(world, outputs, logstd, actions, components="sum"):
-    """Log probabilities [B] of actions, from outputs [B, A] and log standard deviations [A]."""
+    """Log probabilities [B] of actions, from outputs [B, A] and log standard deviations [A].
+
+    components: "sum" or "mean", how those of an action's components are joined."""
     if world.kind == "continuous":
         scaled = (actions - outputs) / np.exp(logstd)
-        each = -0.5 * scaled**2 - logstd - math.log(math.tau) / 2
+        of_components = -0.5 * scaled**2 - logstd - math.log(math.tau) / 2
     else:
         actions = actions.reshape(len(outputs), -1)
-        each = np.stack(
-            [
-                np.log(softmax(outputs[:, part]))[np.arange(len(outputs)), actions[:, k]]
-                for k, part in enumerate(parts(world))
-            ],
-            axis=-1,
-        )
-    return each.sum(-1) if components == "sum" else each.mean(-1)
+        columns = []
+        for k, part in enumerate(parts(world)):
+            probabilities = softmax(outputs[:, part])
+            columns.append(np.log(probabilities[np.arange(len(outputs)), actions[:, k]]))
+        of_components = np.stack(columns, axis=-1)
+    return of_components.sum(-1) if components == "sum" else of_components.mean(-1)
 
 
 def slopes(world, outputs, logstd, actions):
-    """The derivatives of log probability and entropy by outputs and logstd: four arrays [B, A]; components summed."""
+    """The derivatives of log probability and entropy, components summed: four arrays [B, A].
+
+    They are those of the log probability by the outputs, of it by logstd, of the entropy by the outputs, and of it by
+    logstd."""
+    zeros = np.zeros_like(outputs)
     if world.kind == "continuous":
         scaled = (actions - outputs) / np.exp(logstd)
-        zeros = np.zeros_like(outputs)
         return scaled / np.exp(logstd), scaled**2 - 1, zeros, zeros + 1
     actions = actions.reshape(len(outputs), -1)
-    of_log_prob, of_entropy = np.zeros_like(outputs), np.zeros_like(outputs)
+    of_log_prob = np.zeros_like(outputs)
+    of_entropy = np.zeros_like(outputs)
     for k, part in enumerate(parts(world)):
         p = softmax(outputs[:, part])
-        of_log_prob[:, part] = np.eye(p.shape[1])[actions[:, k]] - p
+        one_hot = np.eye(p.shape[1])[actions[:, k]]
         entropy = -(p * np.log(p)).sum(-1, keepdims=True)
+        of_log_prob[:, part] = one_hot - p
         of_entropy[:, part] = -p * (np.log(p) + entropy)
-    return of_log_prob, np.zeros_like(outputs), of_entropy, np.zeros_like(outputs)
+    return of_log_prob, zeros, of_entropy, zeros
+
+
+# The loss
 
 
 class Batch:
-    """The samples of a rollout in rows t * N + n, float64, for the loss."""
+    """The samples of a rollout in rows t * N + n, float64, for the loss; what the answer does not give is computed."""
 
     def __init__(self, world, settings, answer):
-        first = {key: values[0] for key, values in ADVANTAGES.items()}
-        known = answer.advantages is not None and answer.returns is not None
-        ours = {"advantages": None, "returns": None} if known else advantages(world, settings, first)
+        self.world = world
+        self.settings = settings
         size = world.num_steps * world.num_envs
-        self.world, self.settings = world, settings
         self.actions = np.asarray(answer.actions).reshape(size, *np.shape(answer.actions)[2:])
-        self.advantages = self.flat(answer.advantages, ours["advantages"])
-        self.returns = self.flat(answer.returns, ours["returns"])
-        self.added = None if answer.added is None else np.asarray(answer.added, float)
+        self.advantages = answer.advantages
+        self.returns = answer.returns
+        if self.advantages is None or self.returns is None:
+            computed = advantages(world, settings, {name: values[0] for name, values in ADVANTAGES.items()})
+            if self.advantages is None:
+                self.advantages = computed["advantages"]
+            if self.returns is None:
+                self.returns = computed["returns"]
+        self.advantages = np.asarray(self.advantages, dtype=float).reshape(-1)
+        self.returns = np.asarray(self.returns, dtype=float).reshape(-1)
+        self.added = None if answer.added is None else np.asarray(answer.added, dtype=float)
         self.old_values = world.old_value[:size].astype(float)
         self.old_policy = world.old_policy[:size].astype(float)
         self.old_logstd = world.logstd.astype(float)
-        self.given = None if answer.old_log_probs is None else np.asarray(answer.old_log_probs, float).reshape(-1)
+        self.given_log_probs = answer.old_log_probs  # None if those of the old policy are
+        if self.given_log_probs is not None:
+            self.given_log_probs = np.asarray(self.given_log_probs, dtype=float).reshape(-1)
 
     def old_log_probabilities(self, rows, components="sum"):
         """Log probabilities [B] of the actions in rows under the policy that acted."""
-        if self.given is not None:
-            return self.given[rows]
+        if self.given_log_probs is not None:
+            return self.given_log_probs[rows]
         old = self.old_policy[rows]
         return log_probabilities(self.world, old, self.old_logstd, self.actions[rows], components)
-
-    @staticmethod
-    def flat(given, ours):
-        return np.asarray(ours if given is None else given, dtype=float).reshape(-1)
 
 
 def normalized(batch, rows, scope, std):
@@ -184,147 +212,190 @@ def normalized(batch, rows, scope, std):
     found = batch.advantages[rows]
     if scope == "not normalized":
         return found
-    among = found if scope == "minibatch" else batch.advantages
+    population = found if scope == "minibatch" else batch.advantages
     if scope == WITH_ADDED:
-        among = np.concatenate([among, batch.added])
-    return (found - among.mean()) / (among.std(ddof=1 if std == "N - 1" else 0) + 1e-8)
+        population = np.concatenate([population, batch.added])
+    deviation = population.std(ddof=1 if std == "N - 1" else 0)
+    return (found - population.mean()) / (deviation + 1e-8)
+
+
+def slope_of_surrogate(ratio, a, clip_coef, how):
+    """The derivative [B] of the policy's loss by the log probability, by an alternative of POLICY["ratio"].
+
+    ratio: [B], of the new and the old probability. a: normalized advantages [B]."""
+    if how == "log probability alone":
+        return -a
+    slope = -a * ratio  # where nothing is clipped
+    beyond = np.where(a >= 0, ratio > 1 + clip_coef, ratio < 1 - clip_coef)
+    if how == "clipped":
+        return np.where(beyond, 0.0, slope)
+    if how == "dual clip":
+        return np.where(beyond | ((a < 0) & (ratio > 3)), 0.0, slope)
+    if how == "quadratic penalty":
+        return slope + np.abs(a) / clip_coef * (ratio - 1) * ratio
+    return slope
+
+
+def slope_of_divergence(world, outputs, old_outputs, logstd, old_logstd):
+    """The derivatives of the exact KL divergence, old to new, by outputs and logstd: two arrays [B, A]."""
+    if world.kind == "continuous":
+        variance = np.exp(2 * logstd)
+        ratio_of_variances = np.exp(2 * (old_logstd - logstd))
+        by_outputs = (outputs - old_outputs) / variance
+        return by_outputs, 1 - ratio_of_variances - (outputs - old_outputs) ** 2 / variance
+    by_outputs = np.zeros_like(outputs)
+    for part in parts(world):
+        by_outputs[:, part] = softmax(outputs[:, part]) - softmax(old_outputs[:, part])
+    return by_outputs, np.zeros_like(outputs)
 
 
 def policy_gradient(batch, step, choice):
     """{"policy": [R, A], "logstd": [A]}: the gradient of the policy's loss at a step under a combination of POLICY."""
-    world, settings, rows = batch.world, batch.settings, step.rows
+    world = batch.world
+    settings = batch.settings
+    rows = step.rows
     outputs = step.before["policy"][rows].astype(float)
     logstd = np.asarray(step.before.get("logstd", world.logstd), float)
     actions = batch.actions[rows]
-    summed = choice["components"]
-    share = 1.0 if summed == "sum" else 1.0 / (world.outputs if world.kind == "continuous" else max(len(world.nvec), 1))
-    log_ratio = log_probabilities(world, outputs, logstd, actions, summed)
-    log_ratio = log_ratio - batch.old_log_probabilities(rows, summed)
-    ratio = np.exp(log_ratio)
+    components = choice["components"]
+    new_log_probs = log_probabilities(world, outputs, logstd, actions, components)
+    ratio = np.exp(new_log_probs - batch.old_log_probabilities(rows, components))
     a = normalized(batch, rows, choice["scope"], choice["std"])
-    slope = -a * ratio  # of the loss by the log probability, where nothing is clipped
-    low, high = 1 - settings.clip_coef, 1 + settings.clip_coef
-    beyond = np.where(a >= 0, ratio > high, ratio < low)
-    if choice["ratio"] == "clipped":
-        slope = np.where(beyond, 0.0, slope)
-    elif choice["ratio"] == "dual clip":
-        slope = np.where(beyond | ((a < 0) & (ratio > 3)), 0.0, slope)
-    elif choice["ratio"] == "quadratic penalty":
-        slope = slope + np.abs(a) / settings.clip_coef * (ratio - 1) * ratio
-    elif choice["ratio"] == "log probability alone":
-        slope = -a
-    of_log_prob, of_log_prob_by_std, of_entropy, of_entropy_by_std = slopes(world, outputs, logstd, actions)
-    weight = settings.ent_coef if choice["entropy"] == "bonus" else 0.0
-    by_outputs = share * (slope[:, None] * of_log_prob - weight * of_entropy) / len(rows)
-    penalized = choice["penalty"] != "none"
-    if penalized:
-        old = batch.old_policy[rows]
-        if world.kind == "continuous":
-            by_outputs += 0.2 * (outputs - old) / np.exp(2 * logstd) / len(rows)
-        else:
-            for part in parts(world):
-                by_outputs[:, part] += 0.2 * (softmax(outputs[:, part]) - softmax(old[:, part])) / len(rows)
+    slope = slope_of_surrogate(ratio, a, settings.clip_coef, choice["ratio"])
+    ent_coef = settings.ent_coef if choice["entropy"] == "bonus" else 0.0
+    log_prob_by_outputs, log_prob_by_logstd, entropy_by_outputs, entropy_by_logstd = slopes(
+        world, outputs, logstd, actions
+    )
+    by_outputs = slope[:, None] * log_prob_by_outputs - ent_coef * entropy_by_outputs
+    by_logstd = slope[:, None] * log_prob_by_logstd - ent_coef * entropy_by_logstd
+    if components == "mean":  # slopes() are those of the sum
+        number = world.outputs if world.kind == "continuous" else max(len(world.nvec), 1)
+        by_outputs /= number
+        by_logstd /= number
+    if choice["penalty"] != "none":
+        penalty_by_outputs, penalty_by_logstd = slope_of_divergence(
+            world, outputs, batch.old_policy[rows], logstd, batch.old_logstd
+        )
+        by_outputs += 0.2 * penalty_by_outputs
+        by_logstd += 0.2 * penalty_by_logstd
     gradient = {"policy": np.zeros((world.num_rows, world.outputs))}
-    np.add.at(gradient["policy"], rows, by_outputs)
+    np.add.at(gradient["policy"], rows, by_outputs / len(rows))
     if world.kind == "continuous":
-        by_std = share * (slope[:, None] * of_log_prob_by_std - weight * of_entropy_by_std) / len(rows)
-        if penalized:
-            ratio_of_variances = np.exp(2 * (batch.old_logstd - logstd))
-            by_std += 0.2 * (1 - ratio_of_variances - (outputs - old) ** 2 / np.exp(2 * logstd)) / len(rows)
-        gradient["logstd"] = by_std.sum(0)
+        gradient["logstd"] = by_logstd.sum(0) / len(rows)
     return gradient
+
+
+def loss_and_slope(error, how):
+    """The loss [B] of errors [B] of the value, and its derivative, by an alternative of VALUE["error"]."""
+    if how == "squared":
+        return error**2, 2 * error
+    if how == "squared, at most 10":
+        return np.minimum(error**2, 10), np.where(error**2 > 10, 0.0, 2 * error)
+    huber = np.where(np.abs(error) < 1, error**2, 2 * np.abs(error) - 1)  # twice torch's, so that it is the square
+    return huber, 2 * np.clip(error, -1, 1)
 
 
 def value_gradient(batch, step, choice):
     """{"value": [R]}: the gradient of the value's loss at a step under a combination of VALUE."""
-    world, settings, rows = batch.world, batch.settings, step.rows
-    values, old, returns = step.before["value"][rows].astype(float), batch.old_values[rows], batch.returns[rows]
-    limit = settings.clip_coef
-    clipped = old + np.clip(values - old, -limit, limit)
-
-    def loss_and_slope(error):
-        if choice["error"] == "squared":
-            return error**2, 2 * error
-        if choice["error"] == "squared, at most 10":
-            return np.minimum(error**2, 10), np.where(error**2 > 10, 0.0, 2 * error)
-        return np.where(np.abs(error) < 1, error**2, 2 * np.abs(error) - 1), 2 * np.clip(error, -1, 1)
-
-    loss, slope = loss_and_slope(values - returns)
+    world = batch.world
+    settings = batch.settings
+    rows = step.rows
+    values = step.before["value"][rows].astype(float)
+    old_values = batch.old_values[rows]
+    returns = batch.returns[rows]
+    loss, slope = loss_and_slope(values - returns, choice["error"])
     if choice["value clip"] != "not clipped":
-        clipped_loss, clipped_slope = loss_and_slope(clipped - returns)
-        clipped_slope = np.where(np.abs(values - old) > limit, 0.0, clipped_slope)
-        larger = clipped_loss > loss
+        change = np.clip(values - old_values, -settings.clip_coef, settings.clip_coef)
+        clipped_loss, clipped_slope = loss_and_slope(old_values + change - returns, choice["error"])
+        clipped_slope = np.where(np.abs(values - old_values) > settings.clip_coef, 0.0, clipped_slope)
         if choice["value clip"] == "the clipped loss alone":
-            larger = np.ones_like(larger)
-        slope = np.where(larger, clipped_slope, slope)
+            slope = clipped_slope
+        else:
+            slope = np.where(clipped_loss > loss, clipped_slope, slope)
     factor = {"1/2": 0.5, "1": 1.0, "1/4": 0.25, "2": 2.0}[choice["factor"]]
     gradient = np.zeros(world.num_rows)
     np.add.at(gradient, rows, factor * settings.vf_coef * slope / len(rows))
     return {"value": gradient}
 
 
+# The step
+
+
 def clip_gradient(gradient, max_norm, choice, added=0.0):
     """A gradient, a dict of arrays, after it is clipped under a combination of CLIP; `added` is added to the norm."""
-    kind = choice["gradient clip"]
-    if kind == "none":
+    how = choice["gradient clip"]
+    if how == "none":
         return gradient
-    if kind == "each number":
+    if how == "each number":
         return {name: np.clip(array, -max_norm, max_norm) for name, array in gradient.items()}
     groups = [list(gradient)]
-    if kind == "each network":
-        values = [name for name in gradient if name.startswith("v")]
-        groups = [[name for name in gradient if name not in values], values]
+    if how == "each network":
+        of_value = [name for name in gradient if name.startswith("v")]
+        of_policy = [name for name in gradient if name not in of_value]
+        groups = [of_policy, of_value]
     clipped = {}
     for names in groups:
         norm = math.sqrt(sum(float((gradient[name] ** 2).sum()) for name in names))
+        scale = min(1.0, max_norm / max(norm + added, 1e-30))
         for name in names:
-            clipped[name] = gradient[name] * min(1.0, max_norm / max(norm + added, 1e-30))
+            clipped[name] = gradient[name] * scale
     return clipped
 
 
 def adam_changes(gradients, weights, learning_rate, choice):
     """(changes of the weights, moments), of each step of Adam, lists of dicts, under a combination of ADAM.
 
-    gradients, weights: lists of dicts of arrays, those of each step, and the weights before it."""
+    gradients, weights: lists of dicts of arrays, those of each step, and the weights before it. The moments are Adam's
+    two running means after the step, with "m " or "v " before the name of a weight."""
     beta1, beta2 = choice["betas"]
-    epsilon, changes, moments = choice["epsilon"], [], []
+    epsilon = choice["epsilon"]
     m = {name: np.zeros_like(array) for name, array in gradients[0].items()}
     v = {name: np.zeros_like(array) for name, array in gradients[0].items()}
+    changes = []
+    moments = []
     for t, (gradient, before) in enumerate(zip(gradients, weights, strict=True), start=1):
+        correction1 = 1 - beta1**t if choice["correction"] else 1.0
+        correction2 = 1 - beta2**t if choice["correction"] else 1.0
         change = {}
-        first, second = (1 - beta1**t, 1 - beta2**t) if choice["correction"] else (1.0, 1.0)
+        after = {}
         for name, g in gradient.items():
             m[name] = beta1 * m[name] + (1 - beta1) * g
             v[name] = beta2 * v[name] + (1 - beta2) * g**2
             if choice["place"] == "before the bias correction":
-                root = (np.sqrt(v[name]) + epsilon) / math.sqrt(second)
+                root = (np.sqrt(v[name]) + epsilon) / math.sqrt(correction2)
             else:
-                root = np.sqrt(v[name] / second) + epsilon
-            change[name] = -learning_rate * (m[name] / first / root + choice["decay"] * before[name])
+                root = np.sqrt(v[name] / correction2) + epsilon
+            change[name] = -learning_rate * (m[name] / correction1 / root + choice["decay"] * before[name])
+            after[f"m {name}"] = m[name]
+            after[f"v {name}"] = v[name]
         changes.append(change)
-        moments.append({f"{kind} {name}": m_or_v[name] for kind, m_or_v in (("m", m), ("v", v)) for name in gradient})
+        moments.append(after)
     return changes, moments
+
+
+# What is logged
 
 
 def divergences(batch, rows, outputs):
     """{name: number}: estimators of the KL divergence of a minibatch between the policy that acted and `outputs`."""
     world = batch.world
-    logstd, actions = world.logstd.astype(float), batch.actions[rows]
-    old = batch.old_policy[rows]
-    log_ratio = log_probabilities(world, outputs, logstd, actions) - batch.old_log_probabilities(rows)
+    logstd = world.logstd.astype(float)
+    old_outputs = batch.old_policy[rows]
+    new_log_probs = log_probabilities(world, outputs, logstd, batch.actions[rows])
+    log_ratio = new_log_probs - batch.old_log_probabilities(rows)
     found = {
         "half the mean square of the log ratio": (log_ratio**2).mean() / 2,
         "mean of -log ratio": -log_ratio.mean(),
         "mean of ratio - 1 - log ratio": (np.exp(log_ratio) - 1 - log_ratio).mean(),
         "mean square of the log ratio": (log_ratio**2).mean(),
     }
-    if batch.given is not None:
-        return found
+    if batch.given_log_probs is not None:
+        return found  # the policy that acted is not known
     if world.kind == "continuous":
-        found["exact, old to new"] = ((old - outputs) ** 2 / (2 * np.exp(2 * logstd))).sum(-1).mean()
+        found["exact, old to new"] = ((old_outputs - outputs) ** 2 / (2 * np.exp(2 * logstd))).sum(-1).mean()
     else:
-        found["exact, old to new"] = exact_divergence(world, old, outputs)
-        found["exact, new to old"] = exact_divergence(world, outputs, old)
+        found["exact, old to new"] = exact_divergence(world, old_outputs, outputs)
+        found["exact, new to old"] = exact_divergence(world, outputs, old_outputs)
     return found
 
 
