@@ -16,7 +16,7 @@ import json
 import sys
 from pathlib import Path
 
-from conformance import measure
+from conformance import explanation, measure
 
 FOLDER = Path(__file__).parent
 
@@ -72,14 +72,14 @@ def as_json(row):
 def report(rows):
     """Prints the rows as a table of text."""
     for row in rows:
-        line = f"{row.detail:15} {row.title:64} {row.result if row.result != measure.NO else row.word()}"
-        if row.result in (measure.YES, measure.NO) and row.nearest:
+        line = f"{row.detail:15} {row.title:64} {row.result if row.result != explanation.NO else row.word()}"
+        if row.result in (explanation.YES, explanation.NO) and row.nearest:
             line += f"   (error {row.error:.0e}; nearest: {row.nearest}, {row.nearest_error:.0e})"
-        elif row.result in (measure.OTHER, measure.UNKNOWN):
+        elif row.result in (explanation.OTHER, explanation.UNKNOWN):
             line += f": {row.found}"
         print(line)
-    measured = [row for row in rows if row.result != measure.UNKNOWN]
-    print(f"{len(measured)} of {len(rows)} measured, {sum(row.result == measure.YES for row in rows)} as in ppo2")
+    measured = [row for row in rows if row.result != explanation.UNKNOWN]
+    print(f"{len(measured)} of {len(rows)} measured, {sum(row.result == explanation.YES for row in rows)} as in ppo2")
 
 
 def main():

@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 
-from conformance.measure import NO, OTHER, UNKNOWN, YES
+from conformance.explanation import NO, OTHER, UNKNOWN, YES
 from conformance.measure import order as place
 
 ROOT = Path(__file__).parents[1]

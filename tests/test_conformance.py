@@ -12,7 +12,7 @@ import pytest
 from script_table import ROOT
 
 from conformance import adapter as template
-from conformance import measure, page, reference
+from conformance import answers, atari, explanation, measure, page, reference, updates
 from conformance.adapters import ours, ppo2
 from conformance.problems import Settings, Step, Update, make_world
 from recipes import recipe as recipe_files
@@ -52,7 +52,7 @@ def results(module):
 
 def named(rows):
     """The details that are reported to differ."""
-    return {row.detail for row in rows.values() if row.result in (measure.NO, measure.OTHER)}
+    return {row.detail for row in rows.values() if row.result in (explanation.NO, explanation.OTHER)}
 
 
 def detail(recipe_name):
@@ -67,20 +67,20 @@ def test_a_script_has_all_details(name):
         pytest.importorskip("envpool")
     rows = results(ours.load(ROOT / f"{name}.py"))
     for row in rows.values():
-        if row.result == measure.UNKNOWN:
+        if row.result == explanation.UNKNOWN:
             assert any(words in row.found for words in NOT_MEASURED), row
             continue
-        expected = measure.NO if row.title in SCRIPTS[name] else measure.YES
+        expected = explanation.NO if row.title in SCRIPTS[name] else explanation.YES
         assert row.result == expected, row
     assert all(any(row.title == title for row in rows.values()) for title in SCRIPTS[name])
-    assert sum(row.result != measure.UNKNOWN for row in rows.values()) >= (6 if name.startswith("impala") else 20)
+    assert sum(row.result != explanation.UNKNOWN for row in rows.values()) >= (6 if name.startswith("impala") else 20)
 
 
 def test_the_recorded_ppo2_has_all_details():
     """What its recordings cannot tell is not measured; nothing differs."""
     rows = results(ppo2)
     assert not named(rows)
-    assert sum(row.result == measure.YES for row in rows.values()) >= 32
+    assert sum(row.result == explanation.YES for row in rows.values()) >= 32
 
 
 @pytest.fixture(scope="module")
@@ -111,9 +111,9 @@ def test_a_wrong_game_is_one_line():
     )
     flat = SimpleNamespace(reset=lambda: np.zeros(128))
     for environment, words in ((still, "do not play 20 games"), (flat, "has the shape [128]")):
-        rows = measure.measure_atari(measure.Adapter(SimpleNamespace(atari=lambda game, it=environment: it)))
+        rows = atari.measure_atari(answers.Adapter(SimpleNamespace(atari=lambda game, it=environment: it)))
         for row in rows:
-            assert row.result == measure.UNKNOWN and words in row.found and "\n" not in row.found
+            assert row.result == explanation.UNKNOWN and words in row.found and "\n" not in row.found
 
 
 def fit_together(one, other):
@@ -158,9 +158,9 @@ ATARI_PAIRS = [
 )
 def test_recipes_for_games_are_named(names, make):
     """One of them, and two; what a scripted game shows of them takes a second."""
-    adapter = measure.Adapter(make(*(RECIPES[name] for name in names)))
-    rows = measure.measure_atari(adapter)
-    found = {row.detail for row in rows if row.result in (measure.NO, measure.OTHER)}
+    adapter = answers.Adapter(make(*(RECIPES[name] for name in names)))
+    rows = atari.measure_atari(adapter)
+    found = {row.detail for row in rows if row.result in (explanation.NO, explanation.OTHER)}
     assert found == {detail(name) for name in names}
 
 
@@ -176,7 +176,7 @@ def changed(**functions):
 
 def test_the_template_has_all_details():
     rows = results(template)
-    assert {row.result for row in rows.values()} == {measure.YES}
+    assert {row.result for row in rows.values()} == {explanation.YES}
 
 
 @pytest.mark.parametrize("part", ["gradient", "after"])
@@ -191,7 +191,7 @@ def test_a_lie_in_one_number_is_caught(part):
         return answer
 
     rows = results(changed(update=update))
-    other = {title: row for title, row in rows.items() if row.result == measure.OTHER}
+    other = {title: row for title, row in rows.items() if row.result == explanation.OTHER}
     details = {row.detail for row in other.values()}
     assert details == ({"core 9", "core 10"} if part == "gradient" else {"core 3", "core 11"}) | (
         {"core 3", "core 11"} if part == "gradient" else set()
@@ -207,8 +207,8 @@ def test_a_lie_in_one_advantage_is_caught():
         return answer
 
     rows = results(SimpleNamespace(KINDS=template.KINDS, advantages=advantages))
-    assert {row.detail for row in rows.values() if row.result == measure.OTHER} == {"core 5"}
-    assert "advantages[4, 2]" in next(row.found for row in rows.values() if row.result == measure.OTHER)
+    assert {row.detail for row in rows.values() if row.result == explanation.OTHER} == {"core 5"}
+    assert "advantages[4, 2]" in next(row.found for row in rows.values() if row.result == explanation.OTHER)
 
 
 def with_nan(world, settings):
@@ -247,7 +247,7 @@ def test_a_bad_update_is_one_line(update, words):
     rows = [row for row in measure.measure(changed(update=update)) if row.detail in ("core 8", "core 9", "core 11")]
     assert len(rows) == 4
     for row in rows:
-        assert row.result == measure.UNKNOWN and words in row.found and "\n" not in row.found
+        assert row.result == explanation.UNKNOWN and words in row.found and "\n" not in row.found
 
 
 @pytest.mark.parametrize(
@@ -266,14 +266,14 @@ def test_a_bad_update_is_one_line(update, words):
 )
 def test_another_bad_answer_is_one_line(name, answer, words):
     rows = measure.measure(SimpleNamespace(KINDS=template.KINDS, **{name: lambda *arguments: answer}))
-    assert any(row.result == measure.UNKNOWN and words in row.found for row in rows)
+    assert any(row.result == explanation.UNKNOWN and words in row.found for row in rows)
 
 
 def test_a_missing_function_is_not_measured():
     module = changed()
     del module.advantages, module.schedules
     rows = results(module)
-    missing = {row.detail for row in rows.values() if row.result == measure.UNKNOWN}
+    missing = {row.detail for row in rows.values() if row.result == explanation.UNKNOWN}
     assert missing == {"core 5", "core 4", "aux 1"}
 
 
@@ -293,7 +293,7 @@ def test_a_missing_function_is_not_measured():
 def test_orders_are_told_apart(epochs, words):
     """Two epochs of two minibatches, of three steps of two environments."""
     steps = [Step(np.array(rows), {}, {}) for epoch in epochs for rows in (epoch[:3], epoch[3:])]
-    assert measure.describe_order(2 * steps, (3, 2)) == words
+    assert updates.describe_order(2 * steps, (3, 2)) == words
 
 
 def test_no_adapter_repeats_a_number_as_a_schedule():
@@ -314,7 +314,7 @@ def apart(answers):
 
     numbers, smallest = np.stack([flat(answer) for answer in answers]), np.inf
     for i, answer in enumerate(answers):
-        distances = (np.abs(numbers - numbers[i]) / flat(answer, measure.size_of)).max(axis=1)
+        distances = (np.abs(numbers - numbers[i]) / flat(answer, explanation.size_of)).max(axis=1)
         smallest = min(smallest, np.delete(distances, i).min())
     return smallest
 
@@ -335,37 +335,37 @@ def example(kind, settings):
 
 @pytest.mark.parametrize("kind", ["discrete", "multidiscrete", "continuous"])
 def test_losses_are_told_apart(kind):
-    world, answer = example(kind, measure.LOSS)
-    batch = reference.Batch(world, measure.LOSS, answer)
+    world, answer = example(kind, updates.LOSS)
+    batch = reference.Batch(world, updates.LOSS, answer)
     components = reference.POLICY["components"][: 1 if kind == "discrete" else 2]
     for choices, gradient in (
         (reference.choices(reference.POLICY, components=components), reference.policy_gradient),
         (reference.choices(reference.VALUE), reference.value_gradient),
     ):
         answers = [[gradient(batch, step, choice) for step in answer.steps] for choice in choices]
-        assert apart(answers) > measure.APART * measure.TOLERANCE
+        assert apart(answers) > explanation.APART * explanation.TOLERANCE
 
 
 def test_steps_that_only_the_normalization_counts_are_found():
     """RLlib's: an answer that names such steps is explained with them, and not by the rollout alone."""
-    world, answer = example("discrete", measure.LOSS)
+    world, answer = example("discrete", updates.LOSS)
     answer.added = np.array([3.0, -2.0, 4.0])
     choice = reference.choices(reference.POLICY, scope=(reference.WITH_ADDED,))[0]
-    batch = reference.Batch(world, measure.LOSS, answer)
+    batch = reference.Batch(world, updates.LOSS, answer)
     value = reference.choices(reference.VALUE)[0]
     for step in answer.steps:
         step.gradient = reference.policy_gradient(batch, step, choice) | reference.value_gradient(batch, step, value)
-    losses = measure.explain_losses(world, measure.LOSS, answer)
+    losses = updates.explain_losses(world, updates.LOSS, answer)
     row = next(
-        row for row in measure.loss_rows(*losses) if row.title == "advantages are normalized within the minibatch"
+        row for row in updates.loss_rows(*losses) if row.title == "advantages are normalized within the minibatch"
     )
-    assert (row.result, row.found, row.nearest) == (measure.NO, measure.OVER_MORE, "rollout")
+    assert (row.result, row.found, row.nearest) == (explanation.NO, updates.SCOPES[reference.WITH_ADDED], "rollout")
 
 
 def test_steps_are_told_apart():
     """The change of the weights alone tells how a gradient was clipped and what Adam made of it."""
-    world, answer = example("discrete", measure.STEP)
-    batch = reference.Batch(world, measure.STEP, answer)
+    world, answer = example("discrete", updates.STEP)
+    batch = reference.Batch(world, updates.STEP, answer)
     policy, value = reference.choices(reference.POLICY)[0], reference.choices(reference.VALUE)[0]
     raw = [
         reference.policy_gradient(batch, step, policy) | reference.value_gradient(batch, step, value)
@@ -373,19 +373,19 @@ def test_steps_are_told_apart():
     ]
     answers = []
     for choice in reference.choices(reference.CLIP | reference.ADAM):
-        clipped = [reference.clip_gradient(each, measure.STEP.max_grad_norm, choice) for each in raw]
+        clipped = [reference.clip_gradient(each, updates.STEP.max_grad_norm, choice) for each in raw]
         befores = [step.before for step in answer.steps]
-        changes, _ = reference.adam_changes(clipped, befores, measure.STEP.learning_rate, choice)
-        answers.append([{"change": measure.join(change)} for change in changes])
-    assert apart(answers) > measure.APART * measure.TOLERANCE
+        changes, _ = reference.adam_changes(clipped, befores, updates.STEP.learning_rate, choice)
+        answers.append([{"change": updates.join(change)} for change in changes])
+    assert apart(answers) > explanation.APART * explanation.TOLERANCE
 
 
 def test_advantages_are_told_apart():
     for kind in ("discrete", "continuous"):
         world = make_world(kind, truncations=True)
         choices = reference.choices(reference.ADVANTAGES)
-        answers = [[reference.advantages(world, measure.LOSS, choice)] for choice in choices]
-        assert apart(answers) > measure.APART * measure.TOLERANCE
+        answers = [[reference.advantages(world, updates.LOSS, choice)] for choice in choices]
+        assert apart(answers) > explanation.APART * explanation.TOLERANCE
 
 
 # The reference itself

@@ -1,0 +1,123 @@
+"""Asks an adapter, and checks what it answers."""
+
+import dataclasses
+
+import numpy as np
+
+from conformance.problems import Refused, Update
+
+
+class BadAnswer(Exception):
+    """An answer of an adapter cannot be used; the message says why in a line."""
+
+
+def one_line(error):
+    """The message of an exception in one line of at most 160 characters, behind its type."""
+    message = " ".join(str(error).split())
+    return f"the adapter failed: {type(error).__name__}: {message[:160]}"
+
+
+class Adapter:
+    """An adapter's module, asked so that each of its errors becomes one line and ends nothing else."""
+
+    def __init__(self, module):
+        self.module = module
+        self.errors = {}  # for the name of a function, why it gave no answer
+
+    def option(self, name, default):
+        """A constant of the module, such as KINDS."""
+        return getattr(self.module, name, default)
+
+    def has(self, name):
+        """Whether the module has a function of this name."""
+        return getattr(self.module, name, None) is not None
+
+    def reason(self, name, default):
+        """What the module's REASONS say about something that it does not answer."""
+        return self.option("REASONS", {}).get(name, default)
+
+    def ask(self, name, *arguments):
+        """The answer of a function of the module, or None; then `errors[name]` says why.
+
+        Refused is raised, as it is an answer, too."""
+        no_answer = self.reason(name, "the adapter does not answer it")
+        if not self.has(name):
+            self.errors[name] = no_answer
+            return None
+        try:
+            answer = getattr(self.module, name)(*arguments)
+        except Refused:
+            raise
+        except (Exception, SystemExit) as error:
+            self.errors[name] = one_line(error)
+            return None
+        if answer is None:
+            self.errors[name] = no_answer
+        return answer
+
+    def update(self, world, settings):
+        """A checked Update, or None; then `errors["update"]` says why."""
+        try:
+            answer = self.ask("update", world, settings)
+            if answer is None:
+                return None
+            return check_update(answer, world)
+        except BadAnswer as error:
+            self.errors["update"] = str(error)
+        except Refused as error:
+            self.errors["update"] = f"it refuses: {error}"
+        return None
+
+
+def arrays_of(answer, shapes, source):
+    """The arrays of a dict as float64; BadAnswer for a name that is missing, a wrong shape, NaN or inf.
+
+    shapes: {name: shape} of the arrays that are wanted. source: what an error message calls the dict."""
+    if not isinstance(answer, dict):
+        raise BadAnswer(f"{source} must be a dict, and not {type(answer).__name__}")
+    checked = {}
+    for name, shape in shapes.items():
+        if name not in answer:
+            raise BadAnswer(f'{source} has no "{name}"')
+        array = np.asarray(answer[name], dtype=float)
+        if array.shape != shape:
+            raise BadAnswer(f'{source}: "{name}" has the shape {list(array.shape)}, and not {list(shape)}')
+        if not np.isfinite(array).all():
+            raise BadAnswer(f'{source}: "{name}" has NaN or inf')
+        checked[name] = array
+    return checked
+
+
+def check_step(step, number, shapes, size):
+    """A problems.Step with float64 arrays; BadAnswer where something is wrong with it.
+
+    number: of the step in its update, from 1. shapes: {name: shape} of the tables. size: of the rollout, M * N."""
+    rows = np.asarray(step.rows).reshape(-1)
+    if len(rows) == 0 or rows.dtype.kind not in "iu" or rows.min() < 0 or rows.max() >= size:
+        raise BadAnswer(f"update, step {number}: rows must be whole numbers from 0 to {size - 1}")
+    checked = {}
+    for name in ("before", "after", "gradient", "clipped"):
+        tables = getattr(step, name)
+        if tables is not None:
+            tables = arrays_of(tables, shapes, f"update, step {number}, {name}")
+        checked[name] = tables
+    return dataclasses.replace(step, rows=rows, **checked)
+
+
+def check_update(answer, world):
+    """A problems.Update with float64 arrays; BadAnswer where something is wrong with it."""
+    if not isinstance(answer, Update):
+        raise BadAnswer(f"update must return an Update, and not {type(answer).__name__}")
+    if answer.problem is not None:  # the adapter made the question as well
+        return answer
+    shapes = {"policy": world.policy.shape, "value": world.value.shape}
+    if world.kind == "continuous" and answer.steps and "logstd" in answer.steps[0].before:
+        shapes["logstd"] = world.logstd.shape
+    actions_shape = np.shape(answer.actions)
+    if actions_shape != world.actions.shape:
+        raise BadAnswer(f"update: actions have the shape {list(actions_shape)}, not {list(world.actions.shape)}")
+    if not answer.steps:
+        raise BadAnswer("update took no step")
+    size = world.rewards.size
+    steps = [check_step(step, number, shapes, size) for number, step in enumerate(answer.steps, start=1)]
+    return dataclasses.replace(answer, steps=steps)

@@ -1,0 +1,403 @@
+"""The rows of the update: the loss, the minibatches, gradient clipping, Adam, and the KL divergence that is logged."""
+
+import dataclasses
+import math
+
+import numpy as np
+
+from conformance import reference
+from conformance.answers import BadAnswer, check_update
+from conformance.explanation import APART, NO, OTHER, TOLERANCE, UNKNOWN, YES, Explanation, Row, unknown
+from conformance.problems import Refused, Settings, make_world
+from conformance.weights import initial_weights
+
+# The settings of the updates that are asked for
+LOSS = Settings()  # no gradient is clipped
+# Each gradient is clipped, to a size at which epsilons differ.
+STEP = Settings(learning_rate=0.3, max_grad_norm=1e-4, vf_coef=1e-4, update_epochs=10)
+WHOLE = Settings(num_minibatches=1, update_epochs=1)
+UNEVEN = Settings(num_minibatches=9, update_epochs=1)
+
+LOSSES = {
+    "scope": ("core 7", "advantages are normalized within the minibatch"),
+    "std": ("core 7", "by the population's standard deviation (N)"),
+    "ratio": ("core 8", "the ratio is clipped"),
+    "penalty": ("core 8", "there is no penalty on the KL divergence"),
+    "value clip": ("core 9", "the change of the value is clipped, the larger loss counts"),
+    "error": ("core 10", "the value's error is squared"),
+    "factor": ("core 10", "the value's factor is vf_coef / 2"),
+    "entropy": ("core 10", "entropy bonus"),
+}
+MINIBATCHES = {
+    "order": ("core 6", "each epoch shuffles anew and uses every step once"),
+    "uneven": ("core 6", "sizes that do not divide are refused"),
+}
+STEPS = {
+    "clip": ("core 11", "the gradient is clipped by the norm of all parameters"),
+    "epsilon": ("core 3", "Adam's epsilon is 1e-5"),
+    "place": ("core 3", "it is added before the bias correction"),
+    "rest": ("core 3", "Adam's betas are 0.9 and 0.999, without weight decay"),
+}
+DIVERGENCE = "core 12", "approximate KL: half the mean square of the log ratio"
+COMPONENTS = "continuous 3", "log probabilities of components are summed"
+MULTIDISCRETE = "multidiscrete 1", "components are independent, their log probabilities are summed"
+
+# Words of rows for a scope of the normalization
+SCOPES = {
+    "rollout": "over the whole rollout",
+    reference.WITH_ADDED: "over the whole rollout, with a step behind each end",
+}
+
+
+# The loss
+
+
+def gradient_of_weights(step, gradient):
+    """The gradient of the weights of networks from that of the tables; the latter itself where there are tables."""
+    if step.project is None:
+        return gradient
+    return step.project(gradient)
+
+
+def explain_losses(world, settings, answer):
+    """Two Explanations, of the policy's gradient and of the value's; None where the adapter gave no gradient."""
+    batch = reference.Batch(world, settings, answer)
+    policy_gradients = []
+    value_gradients = []
+    for step in answer.steps:
+        gradient = step.gradient or step.clipped  # with LOSS, clipping changes nothing
+        if gradient is None:
+            return None
+        policy_gradients.append({name: array for name, array in gradient.items() if not name.startswith("v")})
+        value_gradients.append({name: array for name, array in gradient.items() if name.startswith("v")})
+
+    def predict_policy(choice):
+        return [gradient_of_weights(step, reference.policy_gradient(batch, step, choice)) for step in answer.steps]
+
+    def predict_value(choice):
+        return [gradient_of_weights(step, reference.value_gradient(batch, step, choice)) for step in answer.steps]
+
+    components = reference.POLICY["components"]
+    if world.kind != "continuous" and len(world.nvec) < 2:
+        components = components[:1]  # of one component, the sum is the mean
+    scopes = reference.POLICY["scope"]
+    if answer.added is not None:
+        scopes = (*scopes, reference.WITH_ADDED)
+    policy_choices = reference.choices(reference.POLICY, components=components, scope=scopes)
+    policy = Explanation(policy_gradients, policy_choices, predict_policy)
+    value = Explanation(value_gradients, reference.choices(reference.VALUE), predict_value)
+    return policy, value
+
+
+def loss_rows(policy, value):
+    """The rows of LOSSES, of the two Explanations."""
+    rows = []
+    for name, (detail, title) in LOSSES.items():
+        if name in reference.POLICY:
+            explanation = policy
+            expected = reference.POLICY[name][0]
+        else:
+            explanation = value
+            expected = reference.VALUE[name][0]
+        if name == "std" and explanation.reproduced and explanation.best["scope"] == "not normalized":
+            rows.append(Row(detail, title, NO, "not normalized", explanation.error))
+            continue
+        row = explanation.row(detail, title, name, expected=(expected,))
+        if name == "scope" and row.result == NO:
+            row.found = SCOPES.get(row.found, row.found)
+        if name == "factor" and row.result == NO:
+            row.found = f"vf_coef times {row.found}"
+        rows.append(row)
+    return rows
+
+
+# The minibatches
+
+
+def is_rotated(epoch, order):
+    """Whether the rows of an epoch are `order` from some place on, and then from its beginning to that place."""
+    place = int(np.flatnonzero(order == epoch[0])[0])
+    return np.array_equal(epoch, np.roll(order, -place))
+
+
+def describe_order(steps, shape):
+    """Words for the rows of the minibatches of an update of M steps of N environments; shape: (M, N)."""
+    size = shape[0] * shape[1]
+    rows = np.concatenate([step.rows for step in steps])
+    if len(rows) % size:
+        return f"{len(rows)} rows of {size} in {len(steps)} steps"
+    epochs = rows.reshape(-1, size)
+    if len(epochs) < LOSS.update_epochs:
+        return f"{len(epochs)} epoch, and not {LOSS.update_epochs}"
+    if (np.sort(epochs) != np.arange(size)).any():
+        return "not every step once"
+    by_steps = np.arange(size)
+    by_environments = by_steps.reshape(shape).T.reshape(-1)
+    for order in (by_steps, by_environments):
+        if (epochs == order).all():
+            return "in order"
+    for order in (by_steps, by_environments):
+        if all(is_rotated(epoch, order) for epoch in epochs):
+            return "in order, from another step in each epoch"
+    if len(epochs) == 1:
+        return "shuffled anew"
+    if (epochs[1:] == epochs[0]).all():
+        return "shuffled once"
+    steps_of_an_epoch = len(steps) // len(epochs)
+    following = steps[steps_of_an_epoch:]  # the step at the same place of the next epoch
+    if all(same_rows(one, other) for one, other in zip(steps, following, strict=False)):
+        return "the same minibatches in each epoch"
+    return "shuffled anew"
+
+
+def same_rows(one, other):
+    """Whether two steps have the same rows in any order."""
+    return np.array_equal(np.sort(one.rows), np.sort(other.rows))
+
+
+def order_row(answer, world):
+    """The row of the order in which an update uses the steps of its rollout."""
+    order = describe_order(answer.steps, world.rewards.shape)
+    return Row(*MINIBATCHES["order"], YES if order == "shuffled anew" else NO, order, 0.0)
+
+
+def uneven_row(adapter, world):
+    """The row of an update whose number of minibatches does not divide the rollout."""
+    detail, title = MINIBATCHES["uneven"]
+    try:
+        answer = adapter.ask("update", world, UNEVEN)
+        if answer is None:
+            return Row(detail, title, UNKNOWN, adapter.errors["update"])
+        sizes = [len(step.rows) for step in check_update(answer, world).steps]
+    except Refused as error:
+        return Row(detail, title, YES, f"refused: {error}", 0.0)
+    except BadAnswer as error:
+        return Row(detail, title, UNKNOWN, str(error))
+    if sum(sizes) < world.rewards.size:
+        found = "the rest is left out"
+    elif sizes[-1] > sizes[0]:
+        found = "the last minibatch is larger"
+    elif sizes[-1] < sizes[0]:
+        found = "the last minibatch is smaller"
+    else:
+        found = "the last minibatch is filled up"
+    return Row(detail, title, NO, f"{found} {sizes}", 0.0)
+
+
+# Gradient clipping and Adam
+
+
+def predict_gradients(world, settings, answer, policy, value):
+    """The gradients of all steps under a combination for the policy's loss and one for the value's."""
+    batch = reference.Batch(world, settings, answer)
+    gradients = []
+    for step in answer.steps:
+        tables = reference.policy_gradient(batch, step, policy) | reference.value_gradient(batch, step, value)
+        gradients.append(gradient_of_weights(step, tables))
+    return gradients
+
+
+def join(arrays):
+    """The numbers of a dict of arrays in one row, float64 [total size], in the order of the names."""
+    return np.concatenate([np.asarray(arrays[name], float).reshape(-1) for name in sorted(arrays)])
+
+
+def explain_steps(world, settings, answer, losses):
+    """An Explanation of the changes of the weights, and of what else is known: clipped gradients, Adam's means.
+
+    losses: the Explanations of explain_losses, or None. Returns words instead where the gradients that were clipped
+    are not known."""
+    gradients = [step.gradient for step in answer.steps]
+    if any(gradient is None for gradient in gradients):
+        if losses is None or not all(loss.reproduced for loss in losses):
+            return "the gradient before it is clipped is not known"
+        policy, value = losses
+        gradients = predict_gradients(world, settings, answer, policy.best, value.best)
+    answers = []
+    roundings = []
+    all_weights = []  # before each step
+    for step in answer.steps:
+        before, after = step.weights or (step.before, step.after)
+        before = {name: np.asarray(array, float) for name, array in before.items()}
+        known = {"change of the weights": join(after) - join(before)}
+        if step.clipped is not None:
+            known["clipped gradient"] = join(step.clipped)
+        if step.moments is not None:
+            known["moments"] = join(step.moments)
+        answers.append(known)
+        # A weight is a float32 number, and so its change is known only up to the distance of two such numbers.
+        roundings.append({"change of the weights": np.spacing(np.abs(np.float32(join(before)))).astype(float)})
+        all_weights.append(before)
+
+    def predict(choice, added):
+        clipped = [reference.clip_gradient(each, settings.max_grad_norm, choice, added) for each in gradients]
+        changes, moments = reference.adam_changes(clipped, all_weights, settings.learning_rate, choice)
+        predictions = []
+        for number in range(len(clipped)):
+            prediction = {
+                "change of the weights": join(changes[number]),
+                "clipped gradient": join(clipped[number]),
+                "moments": join(moments[number]),
+            }
+            predictions.append(prediction)
+        return predictions
+
+    # torch adds 1e-6 to the norm, which shows where a gradient is small: a variant, and no detail of its own.
+    combinations = reference.choices(reference.CLIP | reference.ADAM)
+    exact = Explanation(answers, combinations, lambda choice: predict(choice, 0.0), roundings)
+    of_torch = Explanation(answers, combinations, lambda choice: predict(choice, 1e-6), roundings)
+    return exact if exact.error <= of_torch.error else of_torch
+
+
+def describe_adam(choice):
+    """Words for Adam's betas, weight decay and bias correction."""
+    beta1, beta2 = choice["betas"]
+    words = f"betas {beta1:g} and {beta2:g}"
+    if choice["decay"]:
+        words += f", weight decay {choice['decay']:g}"
+    if not choice["correction"]:
+        words += ", no bias correction"
+    return words
+
+
+def describe_epsilon(choice):
+    """Such as 1e-5."""
+    return f"{choice['epsilon']:.0e}".replace("e-0", "e-")
+
+
+def step_rows(steps):
+    """The rows of STEPS, of the Explanation of explain_steps."""
+    adam = "betas", "decay", "correction"
+    return [
+        steps.row(*STEPS["clip"], "gradient clip", expected=("all parameters",)),
+        steps.row(*STEPS["epsilon"], "epsilon", words=describe_epsilon, expected=(1e-5,)),
+        steps.row(*STEPS["place"], "place", expected=("before the bias correction",)),
+        steps.row(*STEPS["rest"], *adam, words=describe_adam, expected=((0.9, 0.999), 0.0, True)),
+    ]
+
+
+# All of an update
+
+
+def measure_updates(adapter, kind):
+    """The rows of the loss, the minibatches and the steps."""
+    world = make_world(kind)
+    answer = adapter.update(world, LOSS)
+    if answer is None:
+        details = [*LOSSES.values(), *MINIBATCHES.values(), *STEPS.values()]
+        return unknown(details, adapter.errors["update"])
+    losses = explain_losses(*(answer.problem or (world, LOSS)), answer)
+    if losses is None:
+        rows = unknown(LOSSES.values(), "the adapter gives no gradient")
+    else:
+        rows = loss_rows(*losses)
+    if not adapter.option("LOOP", True):
+        return rows + unknown([*MINIBATCHES.values(), *STEPS.values()], "the user writes the loop")
+    rows.append(order_row(answer, world))
+    rows.append(uneven_row(adapter, world))
+    answer = adapter.update(world, STEP)
+    if answer is None:
+        return rows + unknown(STEPS.values(), adapter.errors["update"])
+    steps = explain_steps(*(answer.problem or (world, STEP)), answer, losses)
+    if isinstance(steps, str):
+        return rows + unknown(STEPS.values(), steps)
+    rows += step_rows(steps)
+    if adapter.has("trace"):
+        replaced = {LOSSES["scope"], MINIBATCHES["order"]}
+        rows = [row for row in rows if (row.detail, row.title) not in replaced]
+        rows += measure_trace(adapter, losses, steps)
+    return rows
+
+
+def measure_trace(adapter, losses, steps):
+    """The rows of the minibatches and of the scope of the normalization, of an update of which only weights are known.
+
+    losses, steps: Explanations of other updates, which say how a gradient becomes a step."""
+    answer = adapter.ask("trace")
+    world, settings = answer.problem
+    rows = [order_row(answer, world)]
+    policy, value = losses
+    fixed = {name: (best,) for name, best in policy.best.items() if name not in ("scope", "std")}
+    known = dataclasses.replace(answer, steps=[step for step in answer.steps if step.weights is not None])
+    changes = []
+    roundings = []
+    all_weights = []  # before each step
+    for step in known.steps:
+        before, after = step.weights
+        changes.append({name: after[name] - before[name] for name in before})
+        roundings.append({name: np.spacing(np.abs(np.float32(array))) for name, array in before.items()})
+        all_weights.append(before)
+
+    def predict(choice):
+        gradients = predict_gradients(world, settings, known, choice, value.best)
+        clipped = [reference.clip_gradient(each, settings.max_grad_norm, steps.best) for each in gradients]
+        predicted, _ = reference.adam_changes(clipped, all_weights, settings.learning_rate, steps.best)
+        return predicted
+
+    explanation = Explanation(changes, reference.choices(reference.POLICY, **fixed), predict, roundings)
+    rows.append(explanation.row(*LOSSES["scope"], "scope", expected=("minibatch",)))
+    return rows
+
+
+# What is logged
+
+
+def measure_divergence(adapter, kind):
+    """The row of the approximate KL divergence, of an update of one step."""
+    detail, title = DIVERGENCE
+    world = make_world(kind)
+    answer = adapter.update(world, WHOLE)
+    if answer is None:
+        return unknown([DIVERGENCE], adapter.errors["update"])
+    logged = answer.logged.get("approx_kl")
+    if logged is None:
+        return unknown([DIVERGENCE], "the adapter gives none")
+    batch = reference.Batch(*(answer.problem or (world, WHOLE)), answer)
+    step = answer.steps[0]
+    estimates = reference.divergences(batch, step.rows, step.before["policy"][step.rows])
+    errors = {name: abs(float(logged) - estimate) / abs(estimate) for name, estimate in estimates.items()}
+    first, second = sorted(errors, key=errors.get)[:2]
+    if errors[first] > TOLERANCE:
+        found = f"{float(logged):.6g}; the nearest is {first}, {estimates[first]:.6g}"
+        return [Row(detail, title, OTHER, found, errors[first], first, errors[first])]
+    if errors[second] < APART * TOLERANCE:
+        return unknown([DIVERGENCE], "this problem does not tell the alternatives apart")
+    result = YES if first == "half the mean square of the log ratio" else NO
+    return [Row(detail, title, result, first, errors[first], second, errors[second])]
+
+
+# Actions of several components
+
+
+def components_row(adapter, kind, detail, title):
+    """The row of the sum over the components of an action."""
+    world = make_world(kind)
+    answer = adapter.update(world, LOSS)
+    if answer is None:
+        return unknown([(detail, title)], adapter.errors["update"])
+    losses = explain_losses(*(answer.problem or (world, LOSS)), answer)
+    if losses is None:
+        return unknown([(detail, title)], "the adapter gives no gradient")
+    policy, _ = losses
+    return [policy.row(detail, title, "components", expected=("sum",))]
+
+
+def measure_continuous_components(adapter):
+    """The row of continuous 3, of an update and of the shape of the log standard deviation."""
+    detail, title = COMPONENTS
+    weights = initial_weights(adapter, "continuous")
+    components = make_world("continuous").outputs
+    if weights is not None and weights["logstd"] is not None and weights["logstd"].shape == (components, components):
+        return [Row(detail, title, NO, "a full covariance", 0.0)]
+    return components_row(adapter, "continuous", detail, title)
+
+
+def measure_multidiscrete(adapter):
+    """The row of multidiscrete 1, of an update and of the number of the policy's outputs."""
+    detail, title = MULTIDISCRETE
+    weights = initial_weights(adapter, "multidiscrete")
+    if weights is not None:
+        last_weight, _ = weights["policy"][-1]
+        if len(last_weight) == math.prod(make_world("multidiscrete").nvec):
+            return [Row(detail, title, NO, "one choice among all combinations", 0.0)]
+    return components_row(adapter, "multidiscrete", detail, title)
