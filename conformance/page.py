@@ -2,10 +2,11 @@
 
 import json
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 from conformance.explanation import NO, OTHER, UNKNOWN, YES
-from conformance.measure import order as place
+from conformance.measure import order
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "conformance/results"
@@ -80,45 +81,77 @@ SHORT = {
     "by that of each environment": "each alone",
 }
 
-# What follows for who moves from one to another: columns, titles of the rows that it rests on, and the sentence
+
+@dataclass
+class Move:
+    """What follows for those who move from one implementation to another."""
+
+    one: str  # a column
+    other: str  # a column
+    titles: list  # of the rows in which the two differ, on which the sentence rests
+    sentence: str
+
+
 MOVES = [
-    (
-        "SB3", "CleanRL", ["a time limit counts as an end", "the value's factor is vf_coef / 2"],
+    Move(
+        "SB3",
+        "CleanRL",
+        ["a time limit counts as an end", "the value's factor is vf_coef / 2"],
         "From Stable-Baselines3 to CleanRL, `vf_coef` must be doubled for the same value loss, the value is clipped, "
         "and a time limit ends an episode without a bootstrap, so that a task with time limits has other returns.",
     ),
-    (
-        "rsl_rl", "skrl", ["a time limit counts as an end", "the gradient is clipped by the norm of all parameters"],
+    Move(
+        "rsl_rl",
+        "skrl",
+        ["a time limit counts as an end", "the gradient is clipped by the norm of all parameters"],
         "From rsl_rl to skrl, policy and value share one bound of the gradient instead of having one each, the value "
         "loss is that of the clipped value alone, and at time limits, unless `time_limit_bootstrap` is set, advantages "
         "run on into the next episode.",
     ),
-    (
-        "CleanRL", "ours", ["it is added before the bias correction", "by the population's standard deviation (N)"],
+    Move(
+        "CleanRL",
+        "ours",
+        ["it is added before the bias correction", "by the population's standard deviation (N)"],
         "From CleanRL to this project, the steps of Adam are smaller at first, because epsilon is added before the "
         "bias correction, and all environments share the statistics of observations and rewards.",
     ),
-]  # fmt: skip
+]
+
+
+@dataclass
+class Column:
+    """The results of one implementation."""
+
+    name: str
+    version: str
+    rows: dict  # {(detail, title): a row as in the files}
 
 
 def load(names):
-    """{(detail, title): row} of the files of a column, and what they say of themselves; None if there is no file."""
-    found, about = {}, None
+    """The Column of some files of conformance/results, or None if there is none of them."""
+    column = None
     for name in names:
         file = RESULTS / f"{name}.json"
         if not file.is_file():
             continue
         saved = json.loads(file.read_text())
-        about = about or (saved["name"], saved["version"])
+        if column is None:
+            column = Column(saved["name"], saved["version"], {})
         for row in saved["rows"]:
             key = row["detail"], row["title"]
-            if key not in found or found[key]["result"] == UNKNOWN:
-                found[key] = row
-    return None if about is None else (about, found)
+            if key not in column.rows or column.rows[key]["result"] == UNKNOWN:
+                column.rows[key] = row
+    return column
+
+
+def load_all():
+    """{heading: Column} of the columns that have results."""
+    columns = {heading: load(names) for heading, names in COLUMNS.items()}
+    return {heading: column for heading, column in columns.items() if column is not None}
 
 
 def cell(row):
-    """The word for a row in the table."""
+    """The word for a row in the table; row: as in the files, or None."""
     if row is None or row["result"] == UNKNOWN:
         return ""
     if row["result"] in (YES, OTHER):
@@ -130,20 +163,23 @@ def cell(row):
 
 
 def anchor(detail):
+    """A link to a detail in docs/details.md."""
     return f"[{detail}](details.md#{detail.replace(' ', '-')})"
 
 
 def table(columns):
     """The lines of the table of rows by columns."""
-    order = []
-    for _, (_, rows) in columns.items():
-        order += [key for key in rows if key not in order]
-    order.sort(key=lambda key: place(key[0]))
+    keys = []  # in the order in which rows come up
+    for column in columns.values():
+        for key in column.rows:
+            if key not in keys:
+                keys.append(key)
+    keys.sort(key=lambda key: order(key[0]))  # by details; their rows keep their order
     lines = [f"| detail | {' | '.join(columns)} |", "|---|" + "---|" * len(columns)]
-    for detail, title in order:
+    for detail, title in keys:
         if title.startswith("policy and value: two heads"):
-            continue
-        cells = [cell(rows.get((detail, title))) for _, rows in columns.values()]
+            continue  # of which "two networks" is the opposite
+        cells = [cell(column.rows.get((detail, title))) for column in columns.values()]
         lines.append(f"| {anchor(detail)}: {title} | {' | '.join(cells)} |")
     return lines
 
@@ -151,45 +187,46 @@ def table(columns):
 def differing():
     """{detail: names of the columns that differ in it}, for docs/details.md."""
     found = {}
-    for column, names in COLUMNS.items():
-        loaded = load(names)
-        if loaded is None or column in ("ours", "ppo2"):
+    for heading, column in load_all().items():
+        if heading in ("ours", "ppo2"):
             continue
-        for (detail, _), row in loaded[1].items():
-            if row["result"] in (NO, OTHER) and column not in found.setdefault(detail, []):
-                found[detail].append(column)
+        for (detail, _), row in column.rows.items():
+            if row["result"] not in (NO, OTHER):
+                continue
+            headings = found.setdefault(detail, [])
+            if heading not in headings:
+                headings.append(heading)
     return found
 
 
 def check_moves(columns):
     """ValueError where two columns do not differ in what a sentence of MOVES rests on."""
-    for one, other, titles, _ in MOVES:
-        for title in titles:
-            cells = [
-                next(cell(row) for key, row in columns[name][1].items() if key[1] == title) for name in (one, other)
-            ]
-            if cells[0] == cells[1]:
-                raise ValueError(f"{one} and {other} have both {cells[0]!r} in {title!r}")
+    for move in MOVES:
+        for title in move.titles:
+            words = [word_for(columns[heading], title) for heading in (move.one, move.other)]
+            if words[0] == words[1]:
+                raise ValueError(f"{move.one} and {move.other} have both {words[0]!r} in {title!r}")
+
+
+def word_for(column, title):
+    """The cell of a column in the first row of a title."""
+    return next(cell(row) for (_, its_title), row in column.rows.items() if its_title == title)
 
 
 def text():
     """The page."""
-    columns = {}
-    for column, names in COLUMNS.items():
-        loaded = load(names)
-        if loaded is not None:
-            columns[column] = loaded
+    columns = load_all()
     check_moves(columns)
     lines = [HEAD.strip(), ""]
     lines += table(columns)
     lines += ["", WORDS.strip(), ""]
     lines += ["| column | implementation | version | rows measured |", "|---|---|---|---|"]
-    for column, ((name, version), rows) in columns.items():
-        name = OURS if column == "ours" else name
-        measured = sum(row["result"] != UNKNOWN for row in rows.values())
-        lines.append(f"| {column} | {name} | {version} | {measured} |")
+    for heading, column in columns.items():
+        name = OURS if heading == "ours" else column.name
+        measured = sum(row["result"] != UNKNOWN for row in column.rows.values())
+        lines.append(f"| {heading} | {name} | {column.version} | {measured} |")
     lines += ["", "## Moving from one to another", ""]
-    lines += [f"- {sentence}" for *_, sentence in MOVES]
+    lines += [f"- {move.sentence}" for move in MOVES]
     lines += ["", OWN.strip()]
     return "\n".join(lines) + "\n"
 
