@@ -16,48 +16,58 @@ import json
 import sys
 from pathlib import Path
 
-from conformance import explanation, measure
+from conformance import explanation, measure, page
 
 FOLDER = Path(__file__).parent
 
 
 def load(name):
-    """The adapter's module for a name or a path; exits with a line where there is none."""
+    """The adapter for the name of one, a folder or a file; exits with a line where there is none."""
     path = Path(name)
     if path.is_dir():
-        script = path / "ppo.py"
-        if script.is_file() and "def make_train(" in script.read_text():
-            from conformance.adapters import purejaxrl
+        return load_folder(path)
+    if path.suffix == ".py":
+        return load_file(path)
+    if not is_adapter(FOLDER / f"adapters/{name}.py"):
+        known = sorted(file.stem for file in FOLDER.glob("adapters/*.py") if is_adapter(file))
+        sys.exit(f"error: there is no adapter {name}; there are {', '.join(known)}, or give the path of yours")
+    return importlib.import_module(f"conformance.adapters.{name}")
 
-            return purejaxrl.Scripts(path)
-        from conformance.adapters import single_file
 
-        return single_file.Scripts(path)
-    if path.suffix != ".py":
-        if not (FOLDER / f"adapters/{name}.py").is_file():
-            known = sorted(file.stem for file in FOLDER.glob("adapters/*.py") if is_adapter(file))
-            sys.exit(f"error: there is no adapter {name}; there are {', '.join(known)}, or give the path of yours")
-        return importlib.import_module(f"conformance.adapters.{name}")
+def is_adapter(file):
+    """Whether a file is the adapter of a library; others of the folder are for scripts, or hold what adapters share."""
+    return file.is_file() and "\ndef update(" in file.read_text()
+
+
+def load_folder(folder):
+    """The adapter of a folder of scripts: PureJaxRL's, or scripts in CleanRL's style."""
+    # Imported here, as each needs libraries that the other does not.
+    script = folder / "ppo.py"
+    if script.is_file() and "def make_train(" in script.read_text():
+        from conformance.adapters import purejaxrl
+
+        return purejaxrl.Scripts(folder)
+    from conformance.adapters import single_file
+
+    return single_file.Scripts(folder)
+
+
+def load_file(path):
+    """The adapter of a script of this project or an edited copy of one, or the adapter that the file is."""
     if not path.is_file():
         sys.exit(f"error: there is no file {path}")
-    text = path.read_text()
-    if "def train(args, run)" in text:
-        from conformance.adapters import ours
+    if "def train(args, run)" in path.read_text():
+        from conformance.adapters import ours  # needs torch
 
         return ours.load(path)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(path.resolve().parent))
+    sys.path.insert(0, str(path.resolve().parent))  # for what it imports from its own folder
     try:
         spec.loader.exec_module(module)
     except Exception as error:
         sys.exit(f"error: {path} cannot be imported: {type(error).__name__}: {error}")
     return module
-
-
-def is_adapter(file):
-    """Whether a file of the folder is an adapter."""
-    return "\ndef update(" in file.read_text()
 
 
 def as_json(row):
@@ -69,17 +79,23 @@ def as_json(row):
     return saved
 
 
+def line_of(row):
+    """A row as a line of text."""
+    line = f"{row.detail:15} {row.title:64} {row.word()}"
+    if row.result in (explanation.OTHER, explanation.UNKNOWN):
+        return f"{line}: {row.found}"
+    if row.nearest:
+        return f"{line}   (error {row.error:.0e}; nearest: {row.nearest}, {row.nearest_error:.0e})"
+    return line
+
+
 def report(rows):
     """Prints the rows as a table of text."""
     for row in rows:
-        line = f"{row.detail:15} {row.title:64} {row.result if row.result != explanation.NO else row.word()}"
-        if row.result in (explanation.YES, explanation.NO) and row.nearest:
-            line += f"   (error {row.error:.0e}; nearest: {row.nearest}, {row.nearest_error:.0e})"
-        elif row.result in (explanation.OTHER, explanation.UNKNOWN):
-            line += f": {row.found}"
-        print(line)
-    measured = [row for row in rows if row.result != explanation.UNKNOWN]
-    print(f"{len(measured)} of {len(rows)} measured, {sum(row.result == explanation.YES for row in rows)} as in ppo2")
+        print(line_of(row))
+    measured = sum(row.result != explanation.UNKNOWN for row in rows)
+    as_in_ppo2 = sum(row.result == explanation.YES for row in rows)
+    print(f"{measured} of {len(rows)} measured, {as_in_ppo2} as in ppo2")
 
 
 def main():
@@ -91,9 +107,8 @@ def main():
     parser.add_argument("--page", action="store_true", help="write docs/conformance.md and end")
     args = parser.parse_args()
     if args.page:
-        from conformance import page
-
-        return page.write()
+        page.write()
+        return
     if args.adapter is None:
         parser.error("the name of an adapter, or the path of a file is missing")
     module = load(args.adapter)
