@@ -67,7 +67,10 @@ def relative_error(answer, prediction, rounding):
     worst = 0.0
     for name, array in answer.items():
         difference = np.abs(array - prediction[name]) - rounding.get(name, 0.0)
-        worst = max(worst, float((difference / size_of(name, array)).max()))
+        error = float((difference / size_of(name, array)).max())
+        if math.isnan(error):  # the combination cannot be: it has the logarithm of 0, for example
+            return math.inf
+        worst = max(worst, error)
     return worst
 
 

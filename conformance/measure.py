@@ -6,8 +6,11 @@ from conformance import reference
 from conformance.answers import Adapter, BadAnswer, arrays_of
 from conformance.atari import measure_atari
 from conformance.explanation import NO, OTHER, TOLERANCE, UNKNOWN, YES, Explanation, Row, unknown
+from conformance.images import measure_images
+from conformance.masks import measure_masks
 from conformance.normalization import measure_actions, measure_normalization
 from conformance.problems import Refused, make_world
+from conformance.recurrence import measure_recurrence
 from conformance.updates import (
     LOSS,
     measure_continuous_components,
@@ -45,8 +48,14 @@ def measure(module):
         rows = [row for row in rows if row.detail != "core 13"]  # continuous 4 says the same
     if "multidiscrete" in kinds:
         rows += measure_multidiscrete(adapter)
+    if adapter.option("MASKS", False):
+        rows += measure_masks(adapter, "multidiscrete" if "multidiscrete" in kinds else main_kind)
+    if adapter.has("recurrence"):
+        rows += measure_recurrence(adapter)
     if adapter.has("atari"):
         rows += measure_atari(adapter)
+    if adapter.has("images"):
+        rows += measure_images(adapter)
     return sorted(rows, key=lambda row: order(row.detail))
 
 

@@ -50,6 +50,7 @@ class World:
     logstd: np.ndarray  # float32 [A]: log standard deviations of continuous actions, of the rollout and the update
     actions: np.ndarray  # int64 [M, N], int64 [M, N, K] or float32 [M, N, A]: for those who can prescribe the actions
     nvec: tuple = ()  # the sizes of the components of multidiscrete actions
+    masks: np.ndarray | None = None  # bool [R, A]: which actions are valid for the observation of a row; None if all
 
     @property
     def num_steps(self):
@@ -163,6 +164,24 @@ def screen_of(number):
     return np.random.default_rng(number).integers(0, 256, (210, 160, 3), dtype=np.uint8)
 
 
+# What stands in place of a recurrent layer: a state of one number, which becomes MEMORY times itself plus the input.
+MEMORY = {"rollout": 0.5, "update": 0.75}  # which differ, as weights do once an update has begun
+
+
+def memory_input(rows):
+    """What the memory takes in for the observations of rows, float64."""
+    return 1 + np.asarray(rows, float) / 50
+
+
+@dataclass
+class Call:
+    """A call of what stands in place of a recurrent layer."""
+
+    training: bool  # whether it is for the loss of a minibatch, and not for the rollout
+    rows: np.ndarray  # int64 [T, B]: the observations, of T steps of B sequences; -1 where a sequence is padded
+    states: np.ndarray  # float [T, B]: the state before each of them, after it was reset
+
+
 @dataclass
 class Step:
     """One gradient step of an update. The arrays of a dict are "policy" [R, A], "value" [R] and, for continuous
@@ -195,10 +214,11 @@ class Update:
     added: np.ndarray | None = None
 
 
-def make_world(kind="discrete", truncations=False, seed=5):
+def make_world(kind="discrete", truncations=False, masks=False, seed=5):
     """A World of 12 steps of 4 environments, with continuous actions of 24; its numbers tell all alternatives apart.
 
-    kind: "discrete", "multidiscrete" or "continuous". truncations: whether episodes end at time limits, too."""
+    kind: "discrete", "multidiscrete" or "continuous". truncations: whether episodes end at time limits, too.
+    masks: whether some actions are invalid; not for continuous ones."""
     rng = np.random.default_rng(seed)
     M = 24 if kind == "continuous" else 12
     N = 4
@@ -236,7 +256,19 @@ def make_world(kind="discrete", truncations=False, seed=5):
         logstd=logstd.astype(np.float32),
         actions=actions,
         nvec=nvec,
+        masks=draw_masks(rng, actions, nvec or (outputs,), num_rows) if masks else None,
     )
+
+
+def draw_masks(rng, actions, nvec, num_rows):
+    """Masks, bool [R, sum(nvec)], in which the prescribed actions and the first of each component are valid."""
+    masks = rng.random((num_rows, sum(nvec))) < 0.5
+    first_choices = np.cumsum([0, *nvec[:-1]])
+    masks[:, first_choices] = True
+    actions = actions.reshape(-1, len(nvec))
+    for k, first in enumerate(first_choices):
+        masks[np.arange(len(actions)), first + actions[:, k]] = True
+    return masks
 
 
 # In every second row of the rollout, an action becomes more than three times as likely, which a dual clip would bound;

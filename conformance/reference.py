@@ -23,6 +23,11 @@ POLICY = {
     "penalty": ("none", "0.2 times the KL divergence"),
     "components": ("sum", "mean"),
 }
+# For worlds in which some actions are invalid
+MASKS = {
+    "probabilities": ("of valid actions", "of all actions", "of valid actions in the rollout alone"),
+    "entropies": ("of valid actions", "of all actions"),
+}
 WITH_ADDED = "rollout, with steps that are not in it"  # another scope, for an Update that names such steps
 VALUE = {
     "value clip": ("the larger loss", "not clipped", "the clipped loss alone"),
@@ -164,10 +169,16 @@ def slopes(world, outputs, logstd, actions):
     for k, part in enumerate(parts(world)):
         p = softmax(outputs[:, part])
         one_hot = np.eye(p.shape[1])[actions[:, k]]
-        entropy = -(p * np.log(p)).sum(-1, keepdims=True)
+        p_log_p = p * np.log(p, out=np.zeros_like(p), where=p > 0)  # 0 for an invalid action
+        entropy = -p_log_p.sum(-1, keepdims=True)
         of_log_prob[:, part] = one_hot - p
-        of_entropy[:, part] = -p * (np.log(p) + entropy)
+        of_entropy[:, part] = -p_log_p - p * entropy
     return of_log_prob, zeros, of_entropy, zeros
+
+
+def masked(world, rows, outputs):
+    """Outputs [B, A] in which those of invalid actions are so low that their probability is 0."""
+    return np.where(world.masks[rows], outputs, -1e8)
 
 
 # The loss
@@ -199,11 +210,13 @@ class Batch:
         if self.given_log_probs is not None:
             self.given_log_probs = np.asarray(self.given_log_probs, dtype=float).reshape(-1)
 
-    def old_log_probabilities(self, rows, components="sum"):
+    def old_log_probabilities(self, rows, components="sum", is_masked=False):
         """Log probabilities [B] of the actions in rows under the policy that acted."""
         if self.given_log_probs is not None:
             return self.given_log_probs[rows]
         old = self.old_policy[rows]
+        if is_masked:
+            old = masked(self.world, rows, old)
         return log_probabilities(self.world, old, self.old_logstd, self.actions[rows], components)
 
 
@@ -250,7 +263,9 @@ def slope_of_divergence(world, outputs, old_outputs, logstd, old_logstd):
 
 
 def policy_gradient(batch, step, choice):
-    """{"policy": [R, A], "logstd": [A]}: the gradient of the policy's loss at a step under a combination of POLICY."""
+    """{"policy": [R, A], "logstd": [A]}: the gradient of the policy's loss at a step under a combination of POLICY.
+
+    Where the combination has the choices of MASKS as well, the masks of the world count."""
     world = batch.world
     settings = batch.settings
     rows = step.rows
@@ -258,14 +273,21 @@ def policy_gradient(batch, step, choice):
     logstd = np.asarray(step.before.get("logstd", world.logstd), float)
     actions = batch.actions[rows]
     components = choice["components"]
-    new_log_probs = log_probabilities(world, outputs, logstd, actions, components)
-    ratio = np.exp(new_log_probs - batch.old_log_probabilities(rows, components))
+    probabilities = choice.get("probabilities", "of all actions")
+    acting_outputs = outputs  # of the distribution that has the log probabilities
+    if probabilities == "of valid actions":
+        acting_outputs = masked(world, rows, outputs)
+    entropy_outputs = outputs
+    if choice.get("entropies", "of all actions") == "of valid actions":
+        entropy_outputs = masked(world, rows, outputs)
+    new_log_probs = log_probabilities(world, acting_outputs, logstd, actions, components)
+    old_log_probs = batch.old_log_probabilities(rows, components, is_masked=probabilities != "of all actions")
+    ratio = np.exp(new_log_probs - old_log_probs)
     a = normalized(batch, rows, choice["scope"], choice["std"])
     slope = slope_of_surrogate(ratio, a, settings.clip_coef, choice["ratio"])
     ent_coef = settings.ent_coef if choice["entropy"] == "bonus" else 0.0
-    log_prob_by_outputs, log_prob_by_logstd, entropy_by_outputs, entropy_by_logstd = slopes(
-        world, outputs, logstd, actions
-    )
+    log_prob_by_outputs, log_prob_by_logstd, _, _ = slopes(world, acting_outputs, logstd, actions)
+    _, _, entropy_by_outputs, entropy_by_logstd = slopes(world, entropy_outputs, logstd, actions)
     by_outputs = slope[:, None] * log_prob_by_outputs - ent_coef * entropy_by_outputs
     by_logstd = slope[:, None] * log_prob_by_logstd - ent_coef * entropy_by_logstd
     if components == "mean":  # slopes() are those of the sum

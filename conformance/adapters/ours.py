@@ -12,7 +12,7 @@ from torch import nn
 
 from conformance.adapters.emulator import Emulator
 from conformance.adapters.single_file import Proxy
-from conformance.adapters.torch_tables import Recorder
+from conformance.adapters.torch_tables import Memory, Recorder, describe_image_network, recurrent_weights
 from conformance.problems import Player, Refused, Settings, Stream, Update, make_world
 
 
@@ -21,25 +21,36 @@ class Environments(gym.vector.VectorEnv):
 
     metadata = {"autoreset_mode": gym.vector.AutoresetMode.SAME_STEP}
 
-    def __init__(self, world, images):
-        self.player, self.images, self.num_envs = Player(world), images, world.num_envs
-        self.single_observation_space, self.single_action_space = spaces(world.kind, images)
-        self.infos = {}
-        if world.nvec:  # for ppo_multidiscrete_mask.py: every action is valid
-            masks = np.ones((world.num_envs, sum(world.nvec)), dtype=bool)
-            self.infos = {"action_mask": masks, "_action_mask": np.ones(world.num_envs, dtype=bool)}
+    def __init__(self, world, image_shape):
+        self.player = Player(world)
+        self.world = world
+        self.image_shape = image_shape
+        self.num_envs = world.num_envs
+        self.single_observation_space, self.single_action_space = spaces(world.kind, image_shape)
+
+    def infos(self, rows):
+        """For ppo_multidiscrete_mask.py, which actions are valid."""
+        if not self.world.nvec:
+            return {}
+        masks = self.world.masks
+        if masks is None:
+            masks = np.ones(self.world.policy.shape, dtype=bool)
+        return {"action_mask": masks[rows], "_action_mask": np.ones(len(rows), dtype=bool)}
 
     def show(self, rows):
-        if self.images is None:
+        if self.image_shape is None:
             return rows.astype(np.float32)[:, None]
-        return np.broadcast_to(rows.astype(np.uint8)[:, None, None, None], (len(rows), *self.images)).copy()
+        images = np.full((len(rows), *self.image_shape), 255, dtype=np.uint8)
+        images[:, 0, 0, 0] = rows
+        return images
 
     def reset(self, **options):
-        return self.show(self.player.reset()), dict(self.infos)
+        rows = self.player.reset()
+        return self.show(rows), self.infos(rows)
 
     def step(self, actions):
         rows, rewards, terminated, truncated, final_rows = self.player.step(actions)
-        infos = dict(self.infos)
+        infos = self.infos(rows)
         if (terminated | truncated).any():
             finals = self.show(final_rows)
             infos["final_obs"] = np.empty(len(rows), dtype=object)
@@ -66,9 +77,11 @@ class Run:
         return lambda *args, **kwargs: None
 
 
-def spaces(kind, images=None, inputs=6):
+def spaces(kind, image_shape=None, inputs=6):
     """The observation and action space of an environment of a kind."""
-    box = gym.spaces.Box(-np.inf, np.inf, (inputs,)) if images is None else gym.spaces.Box(0, 255, images, np.uint8)
+    box = gym.spaces.Box(-np.inf, np.inf, (inputs,))
+    if image_shape is not None:
+        box = gym.spaces.Box(0, 255, image_shape, np.uint8)
     world = make_world(kind)
     if kind == "discrete":
         return box, gym.spaces.Discrete(world.outputs)
@@ -78,14 +91,18 @@ def spaces(kind, images=None, inputs=6):
 
 
 class RowNumber(nn.Module):
-    """In place of a trunk: features whose first number is the row that the observation shows."""
+    """In place of a trunk: features whose first number is the row that the observation shows.
 
-    def __init__(self, images):
+    An image has the row in its first pixel, and 255 elsewhere, which tells how pixels are scaled."""
+
+    def __init__(self, image_shape):
         super().__init__()
-        self.images = images
+        self.image_shape = image_shape
 
     def forward(self, obs):
-        rows = obs[..., :1] if not self.images else obs[..., 0, 0, :1] * 255
+        rows = obs[..., :1]
+        if self.image_shape is not None:
+            rows = obs[..., 0, 0, :1] / obs[..., 0, 0, 1:2] * 255
         return rows.expand(*rows.shape[:-1], 512)  # as wide as the trunk of ppo_atari_lstm.py
 
 
@@ -108,11 +125,14 @@ class Script:
         if hasattr(module.Args, "env_id") and hasattr(module, "Normalize") and not hasattr(module, "Residual"):
             self.kind = "continuous"
         self.KINDS = (self.kind,)
-        self.images = {"nature_cnn": (84, 84, 1), "impala_cnn": (3, 64, 64)}
-        self.images = next((shape for name, shape in self.images.items() if hasattr(module, name)), None)
-        self.SHARED = (
-            self.images is not None or self.kind == "multidiscrete" or module.__name__.startswith("ppo_shared")
-        )
+        self.image_shape = None
+        if hasattr(module, "nature_cnn"):
+            self.image_shape = (84, 84, 1)
+        elif hasattr(module, "impala_cnn"):
+            self.image_shape = (3, 64, 64)
+        has_images = self.image_shape is not None
+        self.SHARED = has_images or self.kind == "multidiscrete" or module.__name__.startswith("ppo_shared")
+        self.MASKS = hasattr(getattr(module, "Episodes", None), "action_mask")
         self.REASONS = {}
         if not hasattr(module, "ppo_loss"):
             reason = "its loss and its advantages are not PPO's, but V-trace's, and its optimizer is RMSprop"
@@ -121,10 +141,13 @@ class Script:
             self.REASONS["atari"] = "EnvPool plays the game, in C++, where no scripted one can be put"
         if not hasattr(module, "nature_cnn"):
             self.atari = None  # it is no script for Atari games
+            self.images = None
+        if not hasattr(module.Agent, "initial_state"):
+            self.recurrence = None
 
-    def agent(self, kind):
+    def agent(self, kind, image_shape=None):
         """The script's own agent for a kind of actions."""
-        observations, actions = spaces(kind, self.images)
+        observations, actions = spaces(kind, image_shape or self.image_shape)
         envs = SimpleNamespace(
             single_observation_space=observations, single_action_space=actions, num_envs=1, envs=None
         )
@@ -155,9 +178,11 @@ class Script:
             found["logstd"] = scale.reshape(-1) if 1 in scale.shape else scale
         return found
 
-    def train(self, world, settings, updates=1):
+    def train(self, world, settings, updates=1, memory=None):
         """Runs the script's train() on a world. Returns the steps, and the advantages, returns, rates and clip ranges
-        that it used, and the statistics of its last step."""
+        that it used, and the statistics of its last step.
+
+        memory: what takes the place of its LSTM; by default, what passes its input on."""
         module = self.module
         if world.kind != self.kind:
             return None
@@ -167,9 +192,9 @@ class Script:
         wanted["total_timesteps"] = updates * world.rewards.size
         args = module.Args(**{name: wanted[name] for name in wanted if name in fields})
         seen = {"advantages": None, "returns": np.full(world.num_rows, np.nan), "rates": [], "clips": [], "stats": {}}
-        environments = Environments(world, self.images)
+        environments = Environments(world, self.image_shape)
         with Recorder(world) as recorder:
-            replaced = self.replacements(environments, recorder, seen)
+            replaced = self.replacements(environments, recorder, seen, memory or PassOn())
             kept = {name: getattr(module, name) for name in replaced}
             vars(module).update(replaced)
             try:
@@ -189,7 +214,7 @@ class Script:
         seen["returns"] = np.where(np.isnan(returns), seen["advantages"] + values, returns)
         return seen
 
-    def replacements(self, environments, recorder, seen):
+    def replacements(self, environments, recorder, seen, memory):
         """{name: value} of what takes the place of the script's own definitions: environments, agent, and functions
         that look at their arguments before they call the script's."""
         module = self.module
@@ -198,11 +223,11 @@ class Script:
             agent = module_agent(envs, *rest, **options)
             for name, _ in list(agent.named_children()):
                 if "trunk" in name:
-                    setattr(agent, name, RowNumber(self.images))
+                    setattr(agent, name, RowNumber(self.image_shape))
                 elif name in ("policy", "value"):
                     setattr(agent, name, getattr(recorder, name))
                 elif name == "lstm":
-                    setattr(agent, name, PassOn())
+                    setattr(agent, name, memory)
             if hasattr(agent, "logstd"):
                 recorder.trains_logstd = isinstance(agent.logstd, nn.Parameter)
                 del agent.logstd
@@ -217,6 +242,7 @@ class Script:
 
         def ppo_loss(agent, minibatch, *rest):
             loss, stats = module_loss(agent, minibatch, *rest)
+            seen["stored"] = str(minibatch["obs"].numpy().dtype)
             seen["returns"][recorder.rows] = minibatch["returns"].detach().numpy()
             seen["stats"] = {name: float(number) for name, number in stats.items()}
             seen["clips"].append(float(rest[0] if len(rest) == 2 else rest[0].clip_coef))
@@ -268,6 +294,31 @@ class Script:
         if "atari" in self.REASONS:
             return None
         return OneGame(self.module, game)
+
+    def images(self, images):
+        if not hasattr(self.module, "ppo_loss"):
+            return None
+        agent = self.agent(self.kind, image_shape=(84, 84, images.shape[1]))
+        inputs = [torch.as_tensor(images).movedim(1, -1)]
+        if hasattr(agent, "lstm"):
+            inputs += [agent.initial_state(len(images)), torch.zeros(len(images), dtype=torch.bool)]
+
+        def outputs():
+            policy, values, *_ = agent(*inputs)
+            return policy.logits[:, 0], values  # of normalized logits, the sum over all actions may be constant
+
+        found = describe_image_network(outputs)
+        seen = self.train(make_world(self.kind), Settings(num_minibatches=1, update_epochs=1))
+        return found | {"stored": seen["stored"]}
+
+    def recurrent_weights(self, seed):
+        torch.manual_seed(seed)
+        return recurrent_weights(self.agent(self.kind).lstm)
+
+    def recurrence(self, world, settings):
+        memory = Memory(128)
+        self.train(world, settings, updates=2, memory=memory)
+        return memory.calls
 
     def normalize(self, stream):
         if self.kind != "continuous":

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from conformance.problems import Step
+from conformance.problems import MEMORY, Call, Step, memory_input
 
 
 class Table(nn.Module):
@@ -105,6 +105,85 @@ class Recorder:
         clipped = None if self.clipped is None else zeros | self.clipped
         self.steps.append(Step(self.rows, self.before, self.tables(), zeros | self.pending, clipped))
         self.pending, self.clipped = {}, None
+
+
+class Memory(nn.Module):
+    """In place of nn.LSTM or nn.GRU: problems.MEMORY, whose output has a row number in each unit.
+
+    An observation begins with the number of its row. A state is a tensor [1, B, units], or for an LSTM two of them, of
+    which the second is kept as it is; all units have the same number. `calls` has the problems.Call of each call."""
+
+    input_size = 1
+    num_layers = 1
+
+    def __init__(self, units):
+        super().__init__()
+        self.hidden_size = units
+        self.calls = []
+
+    def forward(self, observations, state):
+        """(the numbers of the rows, float32 [T, B, units]; the final state) of observations [T, B, D]."""
+        hidden, *rest = state if isinstance(state, tuple) else [state]
+        numbers = observations[..., 0].round()
+        factor = MEMORY["update" if torch.is_grad_enabled() else "rollout"]
+        states = []
+        for step in numbers:
+            states.append(hidden[0, :, 0].detach().numpy().copy())
+            hidden = factor * hidden + torch.as_tensor(memory_input(step.numpy())).float()[None, :, None]
+        call = Call(torch.is_grad_enabled(), numbers.long().numpy(), np.stack(states))
+        self.calls.append(call)
+        outputs = numbers[..., None].expand(*numbers.shape, self.hidden_size)
+        return outputs, (hidden, *rest) if rest else hidden
+
+
+def recurrent_weights(module):
+    """The weights of an nn.LSTM or nn.GRU, as conformance/adapter.py describes them."""
+    biases = [module.bias_ih_l0, module.bias_hh_l0]
+    return {
+        "input": module.weight_ih_l0.detach().numpy(),
+        "recurrent": module.weight_hh_l0.detach().numpy(),
+        "biases": [bias.detach().numpy() for bias in biases],
+        "trained": sum(bias.requires_grad for bias in biases),
+    }
+
+
+def describe_image_network(outputs):
+    """How images go through an implementation's own network, as conformance/adapter.py describes it, but for "stored".
+
+    outputs: a function without arguments that computes the policy's outputs and the values, two tensors."""
+    calls = []  # (layer, input) in their order
+
+    def see(module, inputs, output):
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            calls.append((module, inputs[0].detach()))
+
+    hook = nn.modules.module.register_module_forward_hook(see)
+    try:
+        policy, values = outputs()
+    finally:
+        hook.remove()
+    _, first_input = calls[0]
+    of_policy = [layer for layer, _ in calls if depends_on(policy, layer)]
+    hidden = [layer for layer in of_policy if len(layer.weight) >= 32]  # not the head
+    return {
+        "input": first_input.numpy(),
+        "layers": [describe_layer(layer) for layer in hidden],
+        "shared": depends_on(values, of_policy[0]),
+    }
+
+
+def depends_on(outputs, layer):
+    """Whether the gradient of outputs reaches the weights of a layer."""
+    (gradient,) = torch.autograd.grad(outputs.sum(), layer.weight, retain_graph=True, allow_unused=True)
+    return gradient is not None and bool(gradient.any())
+
+
+def describe_layer(layer):
+    """Words such as "32 of 8 x 8 / 4" for a convolution, and "512" for a linear layer."""
+    if isinstance(layer, nn.Linear):
+        return str(layer.out_features)
+    height, width = layer.kernel_size
+    return f"{layer.out_channels} of {height} x {width} / {layer.stride[0]}"
 
 
 def layers(*modules):

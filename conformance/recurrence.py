@@ -1,0 +1,243 @@
+"""The rows of a recurrent policy: its initial weights, and the states with which each step is computed."""
+
+import math
+
+import numpy as np
+
+from conformance import reference
+from conformance.answers import one_line
+from conformance.explanation import NO, UNKNOWN, YES, Explanation, Row, unknown
+from conformance.problems import MEMORY, Settings, make_world, memory_input
+from conformance.weights import describe_weights
+
+SETTINGS = Settings(num_minibatches=2, update_epochs=1)  # of two updates
+
+RECURRENT_WEIGHTS = {
+    "weights": ("lstm 1", "recurrent layer: orthogonal weights, gain 1, all gates as one"),
+    "biases": ("lstm 1", "its biases are zero"),
+    "trained": ("lstm 1", "one bias of it is trained"),
+}
+STATES = {
+    "start": ("lstm 2", "the first state is zero, and rollouts carry it on"),
+    "reset": ("lstm 3", "each episode starts from it, in the rollout and the update"),
+    "sequences": ("lstm 4", "a minibatch is the whole sequences of some environments"),
+    "source": ("lstm 5", "states are recomputed from the one before the sequence"),
+}
+
+# The alternatives of each choice; the first is what ppo2 does.
+ALTERNATIVES = {
+    "start": ("zero", "one", "other numbers"),
+    "rollouts": ("carried on", "begun anew"),
+    "reset": ("rollout and update", "rollout alone", "update alone", "never"),
+    "source": ("recomputed", "recomputed from the first state", "each step has its stored state"),
+}
+WHOLE_SEQUENCES = "whole sequences"
+SINGLE_STEPS = "single steps"
+
+
+# The initial weights
+
+
+def describe_recurrent_weights(weight, units):
+    """As describe_weights, of a matrix [gates * units, inputs] of a recurrent layer."""
+    words, gain, error = describe_weights(weight)
+    bound = 1 / math.sqrt(units)
+    if gain is None and 0.98 * bound < np.abs(weight).max() <= bound * (1 + 1e-6):
+        words = ["torch's default, uniform to 1/sqrt(units)"]
+    return words, gain, error
+
+
+def measure_recurrent_weights(adapter):
+    """The rows of the initial weights of a recurrent layer."""
+    answer = adapter.ask("recurrent_weights", 1)
+    if answer is None:
+        return unknown(RECURRENT_WEIGHTS.values(), adapter.errors["recurrent_weights"])
+    units = answer["recurrent"].shape[1]
+    found = []
+    worst = 0.0
+    for name in ("input", "recurrent"):
+        words, gain, error = describe_recurrent_weights(np.asarray(answer[name], float), units)
+        found += words
+        worst = max(worst, error if gain is None else max(error, abs(gain - 1)))
+    result = YES if worst < 1e-4 else NO
+    rows = [Row(*RECURRENT_WEIGHTS["weights"], result, "; ".join(sorted(set(found))), worst)]
+    largest = max(float(np.abs(bias).max()) for bias in answer["biases"])
+    rows.append(Row(*RECURRENT_WEIGHTS["biases"], YES if largest == 0 else NO, f"up to {largest:.2g}", largest))
+    trained = answer["trained"]
+    rows.append(Row(*RECURRENT_WEIGHTS["trained"], YES if trained == 1 else NO, f"{trained} are trained", 0.0))
+    return rows
+
+
+# The states
+
+
+class Recording:
+    """The states of two rollouts and of the update after the second one, in the calls that an adapter gives.
+
+    rollout: float [2 * M, N], the states before the steps of both rollouts.
+    minibatches: of the second update, a list of {(t, n): state}, for t from 0 to M - 1."""
+
+    def __init__(self, world, calls):
+        M = world.num_steps
+        N = world.num_envs
+        rollouts, updates = divide(calls)
+        if len(rollouts) < 2 or len(updates) < 2:
+            raise ValueError(f"recurrence: {len(updates)} updates after {len(rollouts)} rollouts, and not 2 after 2")
+        self.rollout = np.full((2 * M, N), np.nan)
+        for t, n, state in places(world, rollouts[0]):
+            # What comes after the last step is for its value, and not acted on before the second rollout.
+            if t < M and np.isnan(self.rollout[t, n]):
+                self.rollout[t, n] = state
+        for t, n, state in places(world, rollouts[1]):
+            t %= M  # the second rollout begins with what came after the last step of the first
+            if np.isnan(self.rollout[M + t, n]):
+                self.rollout[M + t, n] = state
+        if np.isnan(self.rollout).any():
+            raise ValueError("recurrence: a step of the rollouts has no call")
+        self.minibatches = []
+        size = world.rewards.size // SETTINGS.num_minibatches
+        for number, (t, n, state) in enumerate(places(world, updates[1])):
+            if number % size == 0:
+                self.minibatches.append({})
+            self.minibatches[-1][t % M, n] = state
+        if [len(minibatch) for minibatch in self.minibatches] != [size] * SETTINGS.num_minibatches:
+            raise ValueError("recurrence: the minibatches do not have each step once")
+
+    def answers(self):
+        """As Explanation takes them."""
+        states = [np.array([minibatch[key] for key in sorted(minibatch)]) for minibatch in self.minibatches]
+        return [{"rollout": self.rollout}, *({"update": array} for array in states)]
+
+
+def divide(calls):
+    """Lists of the calls of each rollout, and of each update, which takes turns with them."""
+    rollouts = []
+    updates = []
+    previous = None
+    for call in calls:
+        group = updates if call.training else rollouts
+        if call.training != previous:
+            group.append([])
+            previous = call.training
+        group[-1].append(call)
+    return rollouts, updates
+
+
+def places(world, calls):
+    """(t, n, state) of all observations of calls up to the one after the last step, where t is M."""
+    found = []
+    for call in calls:
+        for row, state in zip(call.rows.flatten(), call.states.flatten(), strict=True):
+            t, n = divmod(int(row), world.num_envs)
+            if 0 <= t <= world.num_steps:  # not padding, and not the last observation of an episode
+                found.append((t, n, float(state)))
+    return found
+
+
+def predict_states(world, recording, choice):
+    """What recording.answers() would be under a combination of ALTERNATIVES."""
+    M = world.num_steps
+    N = world.num_envs
+    start = {"zero": np.zeros(N), "one": np.ones(N), "other numbers": recording.rollout[0]}[choice["start"]]
+    first_state = np.ones(N) if choice["start"] == "one" else np.zeros(N)  # of an episode
+    stored = np.zeros((2 * M, N))  # the state before each step, before it is reset
+    rollout = np.zeros((2 * M, N))  # after it is reset
+    state = start
+    for k in range(2 * M):
+        if k == M and choice["rollouts"] == "begun anew":
+            state = start
+        stored[k] = state
+        if k > 0 and choice["reset"] in ("rollout and update", "rollout alone"):
+            state = np.where(world.ended[(k - 1) % M], first_state, state)
+        rollout[k] = state
+        state = MEMORY["rollout"] * state + memory_input(row_of_step(world, k))
+    resets = choice["reset"] in ("rollout and update", "update alone")
+    answers = [{"rollout": rollout}]
+    for minibatch in recording.minibatches:
+        states = {}
+        for t, n in sorted(minibatch):
+            continues = (t - 1, n) in states and choice["source"] != "each step has its stored state"
+            if continues:
+                row = row_of_step(world, M + t - 1)[n]
+                state = MEMORY["update"] * states[t - 1, n] + memory_input(row)
+            elif choice["source"] == "recomputed from the first state":
+                state = first_state[n]
+            else:
+                state = stored[M + t, n]
+            if resets and world.ended[(t - 1) % M, n]:
+                state = first_state[n]
+            states[t, n] = state
+        answers.append({"update": np.array([states[key] for key in sorted(states)])})
+    return answers
+
+
+def row_of_step(world, k):
+    """The rows [N] of the observations before step k of the two rollouts."""
+    if k == world.num_steps:
+        return world.rows(k)  # what came after the last step, as nothing restarts the environments
+    return world.rows(k % world.num_steps)
+
+
+def describe_sequences(world, minibatches):
+    """Words for the steps of minibatches, as in Recording."""
+    pieces = 0
+    environments = 0
+    is_whole = True
+    for minibatch in minibatches:
+        for n in range(world.num_envs):
+            times = sorted(t for t, its_n in minibatch if its_n == n)
+            if not times:
+                continue
+            environments += 1
+            pieces += 1 + sum(after - before > 1 for before, after in zip(times, times[1:], strict=False))
+            if len(times) < world.num_steps:
+                is_whole = False
+    if is_whole:
+        return WHOLE_SEQUENCES
+    if pieces <= environments + len(minibatches):  # an environment is cut at most once in each minibatch
+        return "consecutive steps, cut anywhere"
+    return SINGLE_STEPS
+
+
+def describe_start(choice):
+    """Words for the first state, and for that of a later rollout."""
+    words = choice["start"]
+    if choice["rollouts"] == "begun anew":
+        words += ", also in each rollout"
+    return words
+
+
+def measure_states(adapter):
+    """The rows of the states of a recurrent layer."""
+    world = make_world("discrete")
+    calls = adapter.ask("recurrence", world, SETTINGS)
+    if calls is None:
+        return unknown(STATES.values(), adapter.errors["recurrence"])
+    try:
+        recording = Recording(world, calls)
+    except (AttributeError, TypeError, ValueError) as error:
+        return unknown(STATES.values(), one_line(error))
+    alternatives = dict(ALTERNATIVES)
+    if (recording.rollout[0] == 0).all() or (recording.rollout[0] == 1).all():
+        alternatives["start"] = ("zero", "one")
+    combinations = reference.choices(alternatives)
+    explanation = Explanation(
+        recording.answers(), combinations, lambda choice: predict_states(world, recording, choice)
+    )
+    sequences = describe_sequences(world, recording.minibatches)
+    expected = "zero", "carried on"
+    rows = [
+        explanation.row(*STATES["start"], "start", "rollouts", words=describe_start, expected=expected),
+        explanation.row(*STATES["reset"], "reset", expected=("rollout and update",)),
+        Row(*STATES["sequences"], YES if sequences == WHOLE_SEQUENCES else NO, sequences, 0.0),
+    ]
+    if sequences == SINGLE_STEPS:
+        rows.append(Row(*STATES["source"], UNKNOWN, "a minibatch has no sequences"))
+    else:
+        rows.append(explanation.row(*STATES["source"], "source", expected=("recomputed",)))
+    return rows
+
+
+def measure_recurrence(adapter):
+    """The rows of a recurrent policy."""
+    return measure_recurrent_weights(adapter) + measure_states(adapter)
