@@ -35,11 +35,15 @@ def measure_images(adapter):
     if answer is None:
         return unknown(IMAGES.values(), adapter.errors["images"])
     try:
+        layers = ", ".join(answer["layers"])
+        shared = answer["shared"]
         given = arrays_of(answer, {"input": np.shape(answer["input"])}, "images")
         if given["input"].size != images.size:
             raise BadAnswer(f"images: an input of {given['input'].size} numbers, for {images.size} pixels")
     except BadAnswer as error:
         return unknown(IMAGES.values(), str(error))
+    except (KeyError, TypeError) as error:
+        return unknown(IMAGES.values(), f"images is not as the template says: {error!r}")
 
     # The order of pixels and channels is the implementation's.
     def in_order(array):
@@ -50,8 +54,6 @@ def measure_images(adapter):
     explanation = Explanation(
         in_order(given["input"]), choices, lambda choice: in_order(SCALES[choice["scale"]](pixels))
     )
-    layers = ", ".join(answer["layers"])
-    shared = answer["shared"]
     rows = [
         Row(*IMAGES["layers"], YES if layers == LAYERS else NO, layers, 0.0),
         Row(*IMAGES["shared"], YES if shared else NO, "one network" if shared else "two networks", 0.0),

@@ -50,7 +50,7 @@ def measure(module):
         rows += measure_multidiscrete(adapter)
     if adapter.option("MASKS", False):
         rows += measure_masks(adapter, "multidiscrete" if "multidiscrete" in kinds else main_kind)
-    if adapter.has("recurrence"):
+    if adapter.has("recurrence") or adapter.has("recurrent_weights"):
         rows += measure_recurrence(adapter)
     if adapter.has("atari"):
         rows += measure_atari(adapter)

@@ -47,25 +47,41 @@ def describe_recurrent_weights(weight, units):
     return words, gain, error
 
 
+def describe_all_weights(answer):
+    """(words, error from orthogonal matrices of gain 1) of an answer of recurrent_weights."""
+    if "orthogonal" in answer:
+        gains, errors = zip(*answer["orthogonal"], strict=True)
+        words = [f"orthogonal, gain {gain:.3g}" for gain in gains]
+    else:
+        units = np.shape(answer["recurrent"])[1]
+        words = []
+        gains = []
+        errors = []
+        for name in ("input", "recurrent"):
+            all_that_fit, gain, error = describe_recurrent_weights(np.asarray(answer[name], float), units)
+            words.append(all_that_fit[0])
+            gains.append(gain)
+            errors.append(error)
+    worst = max(error if gain is None else max(error, abs(gain - 1)) for gain, error in zip(gains, errors, strict=True))
+    return "; ".join(sorted(set(words))), worst
+
+
 def measure_recurrent_weights(adapter):
     """The rows of the initial weights of a recurrent layer."""
     answer = adapter.ask("recurrent_weights", 1)
     if answer is None:
         return unknown(RECURRENT_WEIGHTS.values(), adapter.errors["recurrent_weights"])
-    units = answer["recurrent"].shape[1]
-    found = []
-    worst = 0.0
-    for name in ("input", "recurrent"):
-        words, gain, error = describe_recurrent_weights(np.asarray(answer[name], float), units)
-        found += words
-        worst = max(worst, error if gain is None else max(error, abs(gain - 1)))
-    result = YES if worst < 1e-4 else NO
-    rows = [Row(*RECURRENT_WEIGHTS["weights"], result, "; ".join(sorted(set(found))), worst)]
-    largest = max(float(np.abs(bias).max()) for bias in answer["biases"])
-    rows.append(Row(*RECURRENT_WEIGHTS["biases"], YES if largest == 0 else NO, f"up to {largest:.2g}", largest))
-    trained = answer["trained"]
-    rows.append(Row(*RECURRENT_WEIGHTS["trained"], YES if trained == 1 else NO, f"{trained} are trained", 0.0))
-    return rows
+    try:
+        words, error = describe_all_weights(answer)
+        largest = max(float(np.abs(bias).max()) for bias in answer["biases"])
+        trained = answer["trained"]
+    except (IndexError, KeyError, TypeError, ValueError) as problem:
+        return unknown(RECURRENT_WEIGHTS.values(), f"recurrent_weights is not as the template says: {problem!r}")
+    return [
+        Row(*RECURRENT_WEIGHTS["weights"], YES if error < 1e-4 else NO, words, error),
+        Row(*RECURRENT_WEIGHTS["biases"], YES if largest == 0 else NO, f"up to {largest:.2g}", largest),
+        Row(*RECURRENT_WEIGHTS["trained"], YES if trained == 1 else NO, f"{trained} are trained", 0.0),
+    ]
 
 
 # The states

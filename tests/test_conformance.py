@@ -13,6 +13,8 @@ from script_table import ROOT
 
 from conformance import adapter as template
 from conformance import answers, atari, explanation, measure, page, reference, updates
+from conformance import images as network
+from conformance import recurrence as recurrent
 from conformance.adapters import ours, ppo2
 from conformance.problems import Settings, Step, Update, make_world
 from recipes import recipe as recipe_files
@@ -176,7 +178,8 @@ def test_recipes_for_games_are_named(names, make):
 
 def changed(**functions):
     """The template with other functions."""
-    names = "initial_weights", "advantages", "update", "schedules", "normalize", "environment_actions"
+    names = ["initial_weights", "advantages", "update", "schedules", "normalize", "environment_actions"]
+    names += ["images", "recurrent_weights", "recurrence"]
     own = {name: getattr(template, name) for name in names}
     return SimpleNamespace(**own | {"KINDS": template.KINDS} | functions)
 
@@ -216,6 +219,33 @@ def test_a_lie_in_one_advantage_is_caught():
     rows = results(SimpleNamespace(KINDS=template.KINDS, advantages=advantages))
     assert {row.detail for row in rows.values() if row.result == explanation.OTHER} == {"core 5"}
     assert "advantages[4, 2]" in next(row.found for row in rows.values() if row.result == explanation.OTHER)
+
+
+def test_a_lie_in_one_state_is_caught():
+    """In a state of the rollout, and in one of the update: nothing reproduces it, and it is found."""
+    for training in (False, True):
+
+        def recurrence(world, settings, training=training):
+            calls = template.recurrence(world, settings)
+            last = [call for call in calls if call.training == training][-2]
+            last.states[-1, 0] += 0.01
+            return calls
+
+        rows = recurrent.measure_states(answers.Adapter(SimpleNamespace(recurrence=recurrence)))
+        other = [row for row in rows if row.result == explanation.OTHER]
+        assert [row.detail for row in other] == ["lstm 2", "lstm 3", "lstm 5"]
+        assert all(("update" if training else "rollout") in row.found for row in other)
+
+
+def test_a_lie_in_one_pixel_is_caught():
+    def images(images):
+        answer = template.images(images)
+        answer["input"] = answer["input"].copy()
+        answer["input"][0, 0, 3, 4] += 0.01
+        return answer
+
+    rows = network.measure_images(answers.Adapter(SimpleNamespace(images=images)))
+    assert [row.detail for row in rows if row.result == explanation.OTHER] == ["atari 9"]
 
 
 def with_nan(world, settings):
@@ -269,6 +299,15 @@ def test_a_bad_update_is_one_line(update, words):
         ),
         ("initial_weights", {"policy": []}, "not as the template says"),
         ("schedules", {"learning_rate": [1.0]}, "learning_rate must be 8 numbers above 0"),
+        (
+            "images",
+            {"input": np.zeros((2, 3)), "layers": [], "shared": True},
+            "an input of 6 numbers, for 56448 pixels",
+        ),
+        ("images", {}, "images is not as the template says"),
+        ("recurrent_weights", {"input": np.eye(2)}, "recurrent_weights is not as the template says"),
+        ("recurrence", [], "0 updates after 0 rollouts, and not 2 after 2"),
+        ("recurrence", [1, 2], "AttributeError"),
     ],
 )
 def test_another_bad_answer_is_one_line(name, answer, words):
@@ -393,6 +432,36 @@ def test_advantages_are_told_apart():
         choices = reference.choices(reference.ADVANTAGES)
         answers = [[reference.advantages(world, updates.LOSS, choice)] for choice in choices]
         assert apart(answers) > explanation.APART * explanation.TOLERANCE
+
+
+def test_masks_are_told_apart():
+    for kind in ("discrete", "multidiscrete"):
+        _, answer = example(kind, updates.LOSS)
+        batch = reference.Batch(make_world(kind, masks=True), updates.LOSS, answer)
+        rest = {name: values[:1] for name, values in reference.POLICY.items()}
+        choices = reference.choices(rest | reference.MASKS)
+        predictions = [[reference.policy_gradient(batch, step, choice) for step in answer.steps] for choice in choices]
+        assert apart(predictions) > explanation.APART * explanation.TOLERANCE
+
+
+@pytest.mark.parametrize("sequences", ["whole", "cut"])
+def test_states_are_told_apart(sequences):
+    world = make_world("discrete")
+    M, N = world.rewards.shape
+    if sequences == "whole":
+        minibatches = [{(t, n): 0.0 for t in range(M) for n in some} for some in ((0, 2), (1, 3))]
+    else:
+        places = [(t, n) for n in range(N) for t in range(M)]
+        minibatches = [dict.fromkeys(places[5:29], 0.0), dict.fromkeys(places[29:] + places[:5], 0.0)]
+    recording = SimpleNamespace(rollout=np.full((2 * M, N), 2.5), minibatches=minibatches)
+    choices = reference.choices(recurrent.ALTERNATIVES)
+    if sequences == "whole":  # where a rollout begins anew, its first state is the first state
+        choices = [
+            choice for choice in choices
+            if (choice["rollouts"], choice["source"]) != ("begun anew", "recomputed from the first state")
+        ]  # fmt: skip
+    predictions = [recurrent.predict_states(world, recording, choice) for choice in choices]
+    assert apart(predictions) > explanation.APART * explanation.TOLERANCE
 
 
 # The reference itself

@@ -9,13 +9,15 @@ import numpy as np
 import torch
 from torch import nn
 
-from conformance.adapters.torch_tables import Recorder, layers
+from conformance.adapters import torch_tables
+from conformance.adapters.torch_tables import Memory, Recorder, describe_image_network, layers
 from conformance.problems import Player, Refused, Update, make_world
 
 # Its environments need libraries of 2021, and are not used here.
 sys.modules["a2c_ppo_acktr.envs"] = SimpleNamespace(VecNormalize=None)
 sys.modules.setdefault("h5py", SimpleNamespace())
 PPO = importlib.import_module("a2c_ppo_acktr.algo.ppo").PPO
+NNBase = importlib.import_module("a2c_ppo_acktr.model").NNBase
 Policy = importlib.import_module("a2c_ppo_acktr.model").Policy
 RolloutStorage = importlib.import_module("a2c_ppo_acktr.storage").RolloutStorage
 get_args = importlib.import_module("a2c_ppo_acktr.arguments").get_args
@@ -51,13 +53,28 @@ class Rows(nn.Module):
         return self.value(inputs), inputs, states
 
 
-def play(world, settings):
-    """(player, recorder, rollouts) after the rollout and update that its main.py makes."""
+class RecurrentRows(NNBase):
+    """The same, behind its own code for a recurrent layer, which `memory` stands in for."""
+
+    def __init__(self, recorder, memory):
+        super().__init__(True, 1, memory.hidden_size)
+        self.value = recorder.value
+        self.gru = memory
+
+    def forward(self, inputs, states, masks):
+        rows, states = self._forward_gru(inputs, states, masks)
+        return self.value(rows), rows, states
+
+
+def play(world, settings, updates=1, memory=None):
+    """(player, recorder, advantages, returns) after rollouts and updates as its main.py makes them.
+
+    memory: what stands in place of a recurrent layer; without one, the policy is not recurrent."""
     player, args = Player(world), defaults()
     torch.manual_seed(1)
     with Recorder(world) as recorder:
         policy = Policy((1,), action_space(world.kind))
-        policy.base = Rows(recorder)
+        policy.base = Rows(recorder) if memory is None else RecurrentRows(recorder, memory)
         if world.kind == "discrete":
             policy.dist.linear = recorder.policy
         else:
@@ -69,26 +86,36 @@ def play(world, settings):
             policy, settings.clip_coef, settings.update_epochs, settings.num_minibatches, settings.vf_coef,
             settings.ent_coef, lr=settings.learning_rate, eps=args.eps, max_grad_norm=settings.max_grad_norm,
         )  # fmt: skip
-        rollouts = RolloutStorage(world.num_steps, world.num_envs, (1,), action_space(world.kind), 1)
+        units = policy.recurrent_hidden_state_size
+        rollouts = RolloutStorage(world.num_steps, world.num_envs, (1,), action_space(world.kind), units)
         rollouts.obs[0] = torch.as_tensor(player.reset()).float()[:, None]
-        for t in range(world.num_steps):
+        for _ in range(updates):
+            collect(world, player, policy, rollouts)
             with torch.no_grad():
-                value, action, log_prob, states = policy.act(
-                    rollouts.obs[t], rollouts.recurrent_hidden_states[t], rollouts.masks[t]
-                )
-            chosen = action.numpy()[:, 0] if world.kind == "discrete" else action.numpy()
-            rows, rewards, terminated, truncated, _ = player.step(chosen)
-            obs = torch.as_tensor(rows).float()[:, None]
-            masks = torch.as_tensor(~(terminated | truncated)).float()[:, None]
-            bad = torch.as_tensor(~(truncated & ~terminated)).float()[:, None]
-            rollouts.insert(obs, states, action, log_prob, value, torch.as_tensor(rewards)[:, None], masks, bad)
-        with torch.no_grad():
-            last = policy.get_value(rollouts.obs[-1], rollouts.recurrent_hidden_states[-1], rollouts.masks[-1])
-        rollouts.compute_returns(last.detach(), True, settings.gamma, settings.gae_lambda, args.use_proper_time_limits)
-        returns = rollouts.returns[:-1, :, 0].numpy().copy()
-        values = rollouts.value_preds[:-1, :, 0].numpy().copy()
-        agent.update(rollouts)
+                last = policy.get_value(rollouts.obs[-1], rollouts.recurrent_hidden_states[-1], rollouts.masks[-1])
+            rollouts.compute_returns(
+                last.detach(), True, settings.gamma, settings.gae_lambda, args.use_proper_time_limits
+            )
+            returns = rollouts.returns[:-1, :, 0].numpy().copy()
+            values = rollouts.value_preds[:-1, :, 0].numpy().copy()
+            agent.update(rollouts)
+            rollouts.after_update()
     return player, recorder, returns - values, returns
+
+
+def collect(world, player, policy, rollouts):
+    """Fills the storage with a rollout."""
+    for t in range(world.num_steps):
+        with torch.no_grad():
+            value, action, log_prob, states = policy.act(
+                rollouts.obs[t], rollouts.recurrent_hidden_states[t], rollouts.masks[t]
+            )
+        chosen = action.numpy()[:, 0] if world.kind == "discrete" else action.numpy()
+        rows, rewards, terminated, truncated, _ = player.step(chosen)
+        obs = torch.as_tensor(rows).float()[:, None]
+        masks = torch.as_tensor(~(terminated | truncated)).float()[:, None]
+        bad = torch.as_tensor(~(truncated & ~terminated)).float()[:, None]
+        rollouts.insert(obs, states, action, log_prob, value, torch.as_tensor(rewards)[:, None], masks, bad)
 
 
 def update(world, settings):
@@ -118,3 +145,31 @@ def initial_weights(seed, kind):
     if kind == "continuous":
         found["logstd"] = policy.dist.logstd._bias.detach().numpy().reshape(-1)
     return found
+
+
+def recurrent_weights(seed):
+    """Of its GRU."""
+    torch.manual_seed(seed)
+    policy = Policy((6,), action_space("discrete"), base_kwargs={"recurrent": True})
+    return torch_tables.recurrent_weights(policy.base.gru)
+
+
+def recurrence(world, settings):
+    memory = Memory(8)
+    play(world, settings, updates=2, memory=memory)
+    return memory.calls
+
+
+def images(images):
+    space = action_space("discrete")
+    policy = Policy(images.shape[1:], space)
+    count = len(images)
+    obs = torch.as_tensor(images).float()
+
+    def outputs():
+        zeros = torch.zeros(count, 1)
+        values, log_probs, *_ = policy.evaluate_actions(obs, zeros, zeros + 1, zeros.long())
+        return log_probs, values
+
+    rollouts = RolloutStorage(1, count, images.shape[1:], space, 1)
+    return describe_image_network(outputs) | {"stored": str(rollouts.obs.numpy().dtype)}

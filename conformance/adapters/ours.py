@@ -144,6 +144,7 @@ class Script:
             self.images = None
         if not hasattr(module.Agent, "initial_state"):
             self.recurrence = None
+            self.recurrent_weights = None
 
     def agent(self, kind, image_shape=None):
         """The script's own agent for a kind of actions."""

@@ -165,6 +165,23 @@ def initial_weights(seed, kind):
     return found
 
 
+def recurrent_weights(seed):
+    """Of its LSTM with seed 1, whose matrices times their transposes are recorded, and not the matrices themselves."""
+    data = load("c_init_cnn_lstm")
+    orthogonal = []
+    for name in ("pi/lstm/wx", "pi/lstm/wh"):
+        squares = data[f"{name}/gram_diag"]
+        gain = float(np.sqrt(squares.mean()))
+        error = max(np.abs(squares / gain**2 - 1).max(), data[f"{name}/gram_maxabs_offdiag"] / gain**2)
+        orthogonal.append((gain, float(error)))
+    biases = [name for name in data["param_names"] if str(name).startswith("pi/lstm/b")]
+    return {
+        "orthogonal": orthogonal,
+        "biases": [data[f"{name}/init_seed1"] for name in biases],
+        "trained": len(biases),  # it trains all of its parameters
+    }
+
+
 def schedules(updates):
     """Those of its settings for MuJoCo, over 48 updates."""
     data = load("f_schedules")

@@ -10,7 +10,7 @@ from stable_baselines3.common.atari_wrappers import AtariWrapper
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack, VecNormalize
 
 from conformance.adapters.emulator import Emulator
-from conformance.adapters.torch_tables import Recorder, layers
+from conformance.adapters.torch_tables import Recorder, describe_image_network, layers
 from conformance.problems import Player, Stream, Update, make_world
 
 NAME, VERSION = "Stable-Baselines3", stable_baselines3.__version__
@@ -76,8 +76,8 @@ def make_model(
     )  # fmt: skip
 
 
-def learn(world, settings, learning=None, prepare=None, **options):
-    """The trained model and the recorder of its tables, after one rollout and update.
+def learn(world, settings, learning=None, prepare=None, updates=1, **options):
+    """The trained model and the recorder of its tables, after rollouts and updates.
 
     `learning` has arguments of learn(); prepare(policy) replaces what lies before the last layers."""
     model = make_model(world, settings, **options)
@@ -91,7 +91,7 @@ def learn(world, settings, learning=None, prepare=None, **options):
         policy.optimizer = policy.optimizer_class(
             policy.parameters(), lr=settings.learning_rate, **policy.optimizer_kwargs
         )
-        model.learn(world.rewards.size, **(learning or {}))
+        model.learn(updates * world.rewards.size, **(learning or {}))
     return model, recorder
 
 
@@ -125,6 +125,24 @@ def initial_weights(seed, kind, algorithm=PPO):
     if world.kind == "continuous":
         found["logstd"] = policy.log_std.detach().numpy()
     return found
+
+
+def images(images):
+    """Of CnnPolicy, on observations of four frames."""
+    observations = spaces.Box(0, 255, images.shape[1:], np.uint8)
+
+    class Vector(gym.Env):
+        observation_space, action_space = observations, globals()["action_space"]("discrete")
+
+    model = PPO("CnnPolicy", DummyVecEnv([Vector]), n_steps=8, batch_size=8, device="cpu")
+    obs = torch.as_tensor(images)
+
+    def outputs():
+        policy = model.policy.get_distribution(obs).distribution
+        return policy.logits[:, 0], model.policy.predict_values(obs)
+
+    found = describe_image_network(outputs)
+    return found | {"stored": str(model.rollout_buffer.observations.dtype)}
 
 
 def schedules(updates, algorithm=PPO, policy="MlpPolicy"):

@@ -8,7 +8,9 @@ import sb3_contrib
 from sb3_contrib import RecurrentPPO
 from torch import nn
 
-from conformance.adapters import sb3
+from conformance.adapters import sb3, torch_tables
+from conformance.adapters.torch_tables import Memory
+from conformance.problems import Settings, make_world
 
 NAME, VERSION = "sb3-contrib, RecurrentPPO", sb3_contrib.__version__
 POLICY = "MlpLstmPolicy"
@@ -37,6 +39,13 @@ class RowNumber(nn.Module):
         return sequence - 1, states
 
 
+class ShiftedMemory(Memory):
+    """A Memory for these observations; the row is -1 where a sequence is padded."""
+
+    def forward(self, sequence, states):
+        return super().forward(sequence - 1, states)
+
+
 def replace_lstms(policy):
     policy.lstm_actor, policy.lstm_critic = RowNumber(), RowNumber()
 
@@ -54,6 +63,25 @@ def update(world, settings):
 def advantages(world, settings):
     answer = update(world, settings)
     return {"advantages": answer.advantages, "returns": answer.returns}
+
+
+def recurrent_weights(seed):
+    model = sb3.make_model(make_world(), Settings(), RecurrentPPO, POLICY)
+    return torch_tables.recurrent_weights(model.policy.lstm_actor)
+
+
+def recurrence(world, settings):
+    """Of the LSTM of its policy; that of its values is another, and used alike."""
+    memory = ShiftedMemory(1)
+
+    def replace(policy):
+        policy.lstm_actor, policy.lstm_critic = memory, ShiftedMemory(1)
+
+    sb3.learn(
+        world, settings, updates=2, algorithm=RecurrentPPO, policy=POLICY, environments=Environments, prepare=replace,
+        policy_kwargs={"lstm_hidden_size": 1},
+    )  # fmt: skip
+    return memory.calls
 
 
 def schedules(updates):

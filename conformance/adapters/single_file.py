@@ -1,5 +1,5 @@
-"""Scripts in CleanRL's style, in a folder: ppo.py, ppo_continuous_action.py and ppo_multidiscrete.py, as far as it has
-them.
+"""Scripts in CleanRL's style, in a folder: ppo.py, ppo_continuous_action.py, ppo_multidiscrete.py, ppo_atari.py and
+ppo_atari_lstm.py, as far as it has them.
 
 A script is run as it is. Only the environments, the linear layers of its Agent and its log are replaced.
 """
@@ -14,12 +14,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from conformance.adapters.torch_tables import Recorder, layers
+from conformance.adapters.torch_tables import Memory, Recorder, describe_image_network, layers, recurrent_weights
 from conformance.problems import Player, Settings, Stream, Update, make_world
 
 FILES = {
     "discrete": "ppo.py", "continuous": "ppo_continuous_action.py", "multidiscrete": "ppo_multidiscrete.py",
 }  # fmt: skip
+ATARI = "ppo_atari.py"
+LSTM = "ppo_atari_lstm.py"
 
 
 class Proxy:
@@ -69,10 +71,14 @@ class Environments:
 
 
 class RowNumber(nn.Module):
-    """In place of a shared trunk: it passes the number of the row on."""
+    """In place of a shared trunk: it passes the number of the row on, times a factor."""
+
+    def __init__(self, factor=1.0):
+        super().__init__()
+        self.factor = factor
 
     def forward(self, obs):
-        return obs
+        return obs * self.factor
 
 
 class Scripts:
@@ -85,10 +91,19 @@ class Scripts:
             kind for kind, file in files.items() if file.is_file() and "gym_microrts" not in file.read_text()
         )
         self.SHARED = False
+        if not (folder / ATARI).is_file():
+            self.atari = None
+            self.images = None
+        if not (folder / LSTM).is_file():
+            self.recurrence = None
+            self.recurrent_weights = None
 
-    def definitions(self, kind):
-        """(namespace, code of the main block, text) of the script for a kind of actions."""
-        path = self.folder / FILES[kind]
+    def definitions(self, name):
+        """(namespace, code of the main block, text) of a script."""
+        path = self.folder / name
+        parent = str(self.folder.resolve().parent)  # which has cleanrl_utils
+        if parent not in sys.path:
+            sys.path.insert(0, parent)
         text = path.read_text()
         tree = ast.parse(text)
         main = [node for node in tree.body if isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)]
@@ -110,9 +125,13 @@ class Scripts:
             return box, gym.spaces.Box(-1.0, 1.0, (world.outputs,), np.float32)
         return box, gym.spaces.MultiDiscrete(world.nvec) if world.nvec else gym.spaces.Discrete(world.outputs)
 
-    def train(self, world, settings, updates=1):
-        """(namespace, player, recorder) after the main block has run."""
-        namespace, main, text = self.definitions(world.kind)
+    def train(self, world, settings, updates=1, name=None, memory=None):
+        """(namespace, player, recorder) after the main block has run.
+
+        name: of the script, by default that for the kind of actions. memory: what takes the place of an LSTM."""
+        name = name or FILES[world.kind]
+        factor = 255.0 if name in (ATARI, LSTM) else 1.0  # where the script divides observations by it
+        namespace, main, text = self.definitions(name)
         gym = namespace["gym"]
         envs = Environments(world, self.spaces(gym, world.kind), "next_obs, reward, done, info = envs.step" in text)
         make_vector = lambda makers, **options: envs  # noqa: E731
@@ -120,13 +139,15 @@ class Scripts:
 
             def make_agent_with_tables(agent, *arguments):
                 make_agent(agent, *arguments)
-                for name, _ in list(agent.named_children()):
-                    if name in ("actor", "actor_mean"):
-                        setattr(agent, name, recorder.policy)
-                    elif name == "critic":
+                for part, _ in list(agent.named_children()):
+                    if part in ("actor", "actor_mean"):
+                        setattr(agent, part, recorder.policy)
+                    elif part == "critic":
                         agent.critic = recorder.value
-                    elif name == "network":
-                        agent.network = RowNumber()
+                    elif part == "network":
+                        agent.network = RowNumber(factor)
+                    elif part == "lstm":
+                        agent.lstm = memory
                 if hasattr(agent, "actor_logstd"):
                     del agent.actor_logstd
                     agent.actor_logstd = recorder.logstd
@@ -142,7 +163,7 @@ class Scripts:
                 "clip-coef": settings.clip_coef, "ent-coef": settings.ent_coef, "vf-coef": settings.vf_coef,
                 "max-grad-norm": settings.max_grad_norm,
             }  # fmt: skip
-            kept, sys.argv = sys.argv, [FILES[world.kind], *(f"--{key}={value}" for key, value in options.items())]
+            kept, sys.argv = sys.argv, [name, *(f"--{key}={value}" for key, value in options.items())]
             output = io.StringIO()
             try:
                 with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
@@ -163,14 +184,17 @@ class Scripts:
         namespace, *_ = self.train(world, settings)
         return {name: namespace[name].numpy() for name in ("advantages", "returns")}
 
+    def agent(self, name, kind, seed):
+        """The agent of a script, for 6 inputs where it takes no images."""
+        namespace, *_ = self.definitions(name)
+        observations, actions = self.spaces(namespace["gym"], kind, inputs=6)
+        torch.manual_seed(seed)
+        return namespace["Agent"](SimpleNamespace(single_observation_space=observations, single_action_space=actions))
+
     def initial_weights(self, seed, kind):
         if kind not in self.KINDS:
             return None
-        namespace, *_ = self.definitions(kind)
-        spaces = self.spaces(namespace["gym"], kind, inputs=6)
-        torch.manual_seed(seed)
-        envs = SimpleNamespace(single_observation_space=spaces[0], single_action_space=spaces[1])
-        agent = namespace["Agent"](envs)
+        agent = self.agent(FILES[kind], kind, seed)
         trunk = [agent.network] if hasattr(agent, "network") else []
         policy = agent.actor_mean if kind == "continuous" else agent.actor
         found = {"policy": layers(*trunk, policy), "value": layers(*trunk, agent.critic)}
@@ -184,9 +208,38 @@ class Scripts:
         *_, recorder = self.train(make_world(kind), Settings(num_minibatches=1, update_epochs=1), updates)
         return {"learning_rate": recorder.rates}
 
+    def atari(self, game):
+        namespace, _, text = self.definitions(ATARI)
+        gym = namespace["gym"]
+        if "import gymnasium" not in text:
+            return None  # it needs the wrappers of gym 0.21
+        from conformance.adapters.emulator import Emulator  # which needs gymnasium
+
+        namespace["gym"] = Proxy(gym, make=lambda *args, **kwargs: Emulator(game))
+        return OneGame(gym.vector.SyncVectorEnv([namespace["make_env"]("Game", 0, False, "run")]))
+
+    def images(self, images):
+        agent = self.agent(ATARI, "discrete", 1)
+        obs = torch.as_tensor(images).float()
+
+        def outputs():
+            _, log_probs, _, values = agent.get_action_and_value(obs, torch.zeros(len(obs), dtype=torch.long))
+            return log_probs, values
+
+        namespace, *_ = self.train(make_world(), Settings(num_minibatches=1, update_epochs=1), name=ATARI)
+        return describe_image_network(outputs) | {"stored": str(namespace["obs"].numpy().dtype)}
+
+    def recurrent_weights(self, seed):
+        return recurrent_weights(self.agent(LSTM, "discrete", seed).lstm)
+
+    def recurrence(self, world, settings):
+        memory = Memory(128)
+        self.train(world, settings, updates=2, name=LSTM, memory=memory)
+        return memory.calls
+
     def environments(self, stream, low, high):
         """The script's own wrappers around environments that replay a stream."""
-        namespace, _, text = self.definitions("continuous")
+        namespace, _, text = self.definitions(FILES["continuous"])
         gym = namespace["gym"]
         if "import gymnasium" not in text:
             return None, []  # it needs the wrappers of gym 0.21
@@ -216,6 +269,21 @@ class Scripts:
         envs.reset()
         envs.step(samples)
         return np.array([each.actions[0] for each in replays])
+
+
+class OneGame:
+    """A vector of one game, as conformance/adapter.py says."""
+
+    def __init__(self, envs):
+        self.envs = envs
+
+    def reset(self):
+        obs, _ = self.envs.reset(seed=1)
+        return np.array(obs[0])
+
+    def step(self, action):
+        obs, rewards, terminated, truncated, _ = self.envs.step(np.array([action]))
+        return np.array(obs[0]), rewards[0], terminated[0] | truncated[0]
 
 
 def replay(gym, stream, n, low, high):

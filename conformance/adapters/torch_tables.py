@@ -163,7 +163,8 @@ def describe_image_network(outputs):
     finally:
         hook.remove()
     _, first_input = calls[0]
-    of_policy = [layer for layer, _ in calls if depends_on(policy, layer)]
+    layers_once = dict.fromkeys(layer for layer, _ in calls)  # both outputs may have gone through them
+    of_policy = [layer for layer in layers_once if depends_on(policy, layer)]
     hidden = [layer for layer in of_policy if len(layer.weight) >= 32]  # not the head
     return {
         "input": first_input.numpy(),
