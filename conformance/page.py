@@ -13,7 +13,14 @@ RESULTS = ROOT / "conformance/results"
 
 # The columns: what heads them, and the files that have their rows; of several, the first that has measured a row counts
 COLUMNS = {
-    "ours": ("ppo", "ppo_continuous_action", "ppo_multidiscrete", "ppo_atari"),
+    "ours": (
+        "ppo",
+        "ppo_continuous_action",
+        "ppo_multidiscrete",
+        "ppo_multidiscrete_mask",
+        "ppo_atari",
+        "ppo_atari_lstm",
+    ),
     "ppo2": ("ppo2",),
     "the post's": ("ppo-implementation-details",),
     "CleanRL": ("cleanrl",),
@@ -33,7 +40,7 @@ COLUMNS = {
     "PureJaxRL": ("purejaxrl",),
 }
 
-OURS = "`ppo.py`, `ppo_continuous_action.py`, `ppo_multidiscrete.py`, `ppo_atari.py`"
+OURS = ", ".join(f"`{name}.py`" for name in COLUMNS["ours"])
 
 # Short words for cells
 SHORT = {
@@ -79,6 +86,12 @@ SHORT = {
     "for each, with last observations": "each alone, final too",
     "by that of each environment, an end drops what came before it": "each alone, ends early",
     "by that of each environment": "each alone",
+    "resized, then gray": "resized first",
+    "the first frame, repeated": "repeated",
+    "32 of 8 x 8 / 4, 64 of 4 x 4 / 2, 32 of 3 x 3 / 1, 512": "32 at last",
+    "torch's default, uniform to 1/sqrt(units)": "torch's",
+    "2 are trained": "two",
+    "consecutive steps, cut anywhere": "cut anywhere",
 }
 
 
@@ -264,6 +277,11 @@ RLlib's learner adds a step to each episode that it is handed. "rollout, more": 
 include these steps; "cycled": its minibatches count them, and run on from one epoch into the next. "0.2 KL": its loss
 has 0.2 times the exact KL divergence, with a factor that changes after an update; "at most 10": a squared error of the
 value above 10 has no gradient.
+
+The rows of lstm are those of a recurrent layer: an LSTM, or ikostrikov's GRU. A number takes the place of its state,
+which tells from which earlier steps and from which state before them each step was computed. "cut anywhere": sequences
+of consecutive steps, which begin and end wherever a minibatch does. "32 at last": the third convolution has 32 filters
+and not 64. In the rows of aux 4, some actions of a world are invalid.
 
 An Atari game is a scripted emulator, which stands in ale_py's place. EnvPool's games are not measured, nor are those of
 the scripts here that play them: EnvPool brings its emulator along, in C++. `impala_atari_cleanba.py` has V-trace and
