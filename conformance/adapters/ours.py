@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from conformance.adapters.emulator import Emulator
-from conformance.adapters.single_file import Proxy
+from conformance.adapters.proxy import Proxy
 from conformance.adapters.torch_tables import Memory, Recorder, describe_image_network, recurrent_weights
 from conformance.problems import Player, Refused, Settings, Stream, Update, make_world
 

@@ -13,7 +13,7 @@ import numpy as np
 from flax.training.train_state import TrainState
 
 from conformance.adapters.jax_tables import find, gradient_of_means
-from conformance.adapters.single_file import Proxy
+from conformance.adapters.proxy import Proxy
 from conformance.problems import Player, Refused, Settings, Step, Update, make_world
 
 

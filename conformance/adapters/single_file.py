@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from conformance.adapters.proxy import Proxy
 from conformance.adapters.torch_tables import Memory, Recorder, describe_image_network, layers, recurrent_weights
 from conformance.problems import Player, Settings, Stream, Update, make_world
 
@@ -22,16 +23,6 @@ FILES = {
 }  # fmt: skip
 ATARI = "ppo_atari.py"
 LSTM = "ppo_atari_lstm.py"
-
-
-class Proxy:
-    """A module with some of its attributes replaced."""
-
-    def __init__(self, module, **replaced):
-        self.__dict__.update(replaced, module=module)
-
-    def __getattr__(self, name):
-        return getattr(self.module, name)
 
 
 class Nothing:
