@@ -23,11 +23,12 @@ RECIPES = {recipe.file.stem: recipe for recipe in recipe_files.recipes() if reci
 
 # What a script does not share with ppo2's settings, or has in another form.
 OTHER_NETWORK = "hidden layers: orthogonal weights, gain sqrt 2"
+OTHER_IMAGES = "convolutions and a dense layer as in Mnih et al. (2015)"
 PROCGEN = {OTHER_NETWORK, "by default the learning rate falls linearly to 0"}
 SCRIPTS = {
     "ppo": set(), "ppo_shared": set(), "ppo_atari": set(), "ppo_atari_envpool": set(),
     "ppo_atari_lstm": {"the newest 4 frames are stacked"}, "ppo_atari_multigpu": set(), "ppo_atari_cleanba": set(),
-    "impala_atari_cleanba": {OTHER_NETWORK}, "ppo_continuous_action": set(), "ppo_multidiscrete": set(),
+    "impala_atari_cleanba": {OTHER_NETWORK, OTHER_IMAGES}, "ppo_continuous_action": set(), "ppo_multidiscrete": set(),
     "ppo_multidiscrete_mask": set(), "ppo_procgen": PROCGEN, "ppo_selfplay": set(),
 }  # fmt: skip
 ENVPOOL = "ppo_atari_envpool", "ppo_atari_multigpu", "ppo_atari_cleanba", "impala_atari_cleanba", "ppo_procgen"

@@ -22,7 +22,8 @@ Policy = importlib.import_module("a2c_ppo_acktr.model").Policy
 RolloutStorage = importlib.import_module("a2c_ppo_acktr.storage").RolloutStorage
 get_args = importlib.import_module("a2c_ppo_acktr.arguments").get_args
 
-NAME, VERSION = "pytorch-a2c-ppo-acktr-gail", ""
+NAME = "pytorch-a2c-ppo-acktr-gail"
+VERSION = ""
 KINDS = "discrete", "continuous"
 
 
@@ -33,7 +34,8 @@ def action_space(kind):
 
 def defaults():
     """The options of its command line as they are without any."""
-    kept, sys.argv = sys.argv, ["main.py", "--algo", "ppo", "--no-cuda"]
+    kept = sys.argv
+    sys.argv = ["main.py", "--algo", "ppo", "--no-cuda"]
     try:
         return get_args()
     finally:
@@ -43,7 +45,8 @@ def defaults():
 class Rows(nn.Module):
     """In place of its base: the value from a table, and the observation as the features of the policy."""
 
-    is_recurrent, recurrent_hidden_state_size = False, 1
+    is_recurrent = False
+    recurrent_hidden_state_size = 1
 
     def __init__(self, recorder):
         super().__init__()
@@ -70,7 +73,8 @@ def play(world, settings, updates=1, memory=None):
     """(player, recorder, advantages, returns) after rollouts and updates as its main.py makes them.
 
     memory: what stands in place of a recurrent layer; without one, the policy is not recurrent."""
-    player, args = Player(world), defaults()
+    player = Player(world)
+    args = defaults()
     torch.manual_seed(1)
     with Recorder(world) as recorder:
         policy = Policy((1,), action_space(world.kind))

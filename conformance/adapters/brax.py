@@ -15,7 +15,8 @@ from brax.training.types import Transition
 from conformance.problems import Step, Update, make_world
 from conformance.reference import log_probabilities
 
-NAME, VERSION = "Brax", importlib.metadata.version("brax")
+NAME = "Brax"
+VERSION = importlib.metadata.version("brax")
 KINDS = ("continuous",)
 LOOP = False  # it can be run only as a whole, on an environment in JAX
 

@@ -15,7 +15,8 @@ class Emulator(gym.Env):
     render_mode = "rgb_array"
 
     def __init__(self, game, ram=False):
-        self.game, self.ram = game, ram
+        self.game = game
+        self.ram = ram
         shape = (128,) if ram else (210, 160, 3)
         self.observation_space = gym.spaces.Box(0, 255, shape, np.uint8)
         self.action_space = gym.spaces.Discrete(len(Game.MEANINGS))

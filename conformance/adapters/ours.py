@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import sys
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import gymnasium as gym
@@ -66,8 +67,11 @@ class Run:
     """A run that writes nothing and whose other methods do nothing."""
 
     def __init__(self, args, updates):
-        self.args, self.num_updates, self.batch_size = args, updates, args.num_envs * args.num_steps
-        self.updates_done = self.global_step = self.stopping = 0
+        self.args = args
+        self.num_updates = updates
+        self.batch_size = args.num_envs * args.num_steps
+        self.updates_done = 0
+        self.global_step = 0
         self.folder = None
 
     def updates(self):
@@ -113,12 +117,32 @@ class PassOn(nn.Module):
         return features[..., :128], state
 
 
+@dataclass
+class Seen:
+    """What was seen of a run of a script's train()."""
+
+    returns: np.ndarray  # float [R], of the rows that came into a minibatch; after the run, [M, N]
+    advantages: np.ndarray | None = None  # float32 [M, N], of the last rollout; None for IMPALA
+    stored: str = ""  # the dtype of the observations of a minibatch
+    stats: dict = dataclasses.field(default_factory=dict)  # what the last step logs
+    learning_rates: list = dataclasses.field(default_factory=list)  # of each step
+    clip_ranges: list = dataclasses.field(default_factory=list)  # of each step
+    actions: np.ndarray | None = None  # of the first rollout
+    steps: list = dataclasses.field(default_factory=list)  # of problems.Step
+
+
+def layers_with_weights(module):
+    """The linear layers and convolutions of a module, in their order."""
+    return [layer for layer in module.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
+
+
 class Script:
     """The adapter of one script; its methods are the functions of conformance/adapter.py."""
 
     def __init__(self, module):
         self.module = module
-        self.NAME, self.VERSION = f"{module.__name__}.py", "of this checkout"
+        self.NAME = f"{module.__name__}.py"
+        self.VERSION = "of this checkout"
         self.kind = "discrete"
         if hasattr(module, "MultiDiscrete"):
             self.kind = "multidiscrete"
@@ -160,39 +184,39 @@ class Script:
     def initial_weights(self, seed, kind):
         torch.manual_seed(seed)
         agent = self.agent(kind)
-        children = dict(agent.named_children())
-        names = {name: [child for child in children if name in child] for name in ("trunk", "policy", "value")}
         found = {}
         for name in ("policy", "value"):
-            trunk = children.get(f"{name}_trunk", children.get("trunk"))
-            layers = [layer for layer in trunk.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
-            layers = [*layers, *children[name].modules()]
-            found[name] = [
-                (weight.detach().flatten(1).numpy(), layer.bias.detach().numpy())
-                for layer in layers
-                if (weight := getattr(layer, "weight", None)) is not None
-            ]
-        head = {id(p) for child in {*sum(names.values(), [])} for p in children[child].parameters()}
-        rest = [p for name, p in agent.named_parameters() if id(p) not in head and not name.startswith("lstm")]
-        if len(rest) == 1:
-            scale = rest[0].detach().numpy()
+            trunk = getattr(agent, f"{name}_trunk", None) or agent.trunk
+            layers = layers_with_weights(trunk) + layers_with_weights(getattr(agent, name))
+            found[name] = [(layer.weight.detach().flatten(1).numpy(), layer.bias.detach().numpy()) for layer in layers]
+        # What is in no layer is the scale of a normal distribution: logstd, or a recipe's in its place.
+        outside = [
+            parameter
+            for name, parameter in agent.named_parameters()
+            if not any(word in name for word in ("trunk", "policy.", "value.", "lstm"))
+        ]
+        if len(outside) == 1:
+            scale = outside[0].detach().numpy()
             found["logstd"] = scale.reshape(-1) if 1 in scale.shape else scale
         return found
 
     def train(self, world, settings, updates=1, memory=None):
-        """Runs the script's train() on a world. Returns the steps, and the advantages, returns, rates and clip ranges
-        that it used, and the statistics of its last step.
+        """What was Seen of a run of the script's train() on a world; None for another kind of actions than its own.
 
         memory: what takes the place of its LSTM; by default, what passes its input on."""
         module = self.module
         if world.kind != self.kind:
             return None
+        options = dataclasses.asdict(settings) | {
+            "num_envs": world.num_envs,
+            "num_steps": world.num_steps,
+            "total_timesteps": updates * world.rewards.size,
+            "cuda": False,
+            "actor_threads": 1,
+        }
         fields = {field.name for field in dataclasses.fields(module.Args)}
-        wanted = dataclasses.asdict(settings)
-        wanted |= {"num_envs": world.num_envs, "num_steps": world.num_steps, "cuda": False, "actor_threads": 1}
-        wanted["total_timesteps"] = updates * world.rewards.size
-        args = module.Args(**{name: wanted[name] for name in wanted if name in fields})
-        seen = {"advantages": None, "returns": np.full(world.num_rows, np.nan), "rates": [], "clips": [], "stats": {}}
+        args = module.Args(**{name: value for name, value in options.items() if name in fields})
+        seen = Seen(returns=np.full(world.num_rows, np.nan))
         environments = Environments(world, self.image_shape)
         with Recorder(world) as recorder:
             replaced = self.replacements(environments, recorder, seen, memory or PassOn())
@@ -204,21 +228,21 @@ class Script:
                 raise Refused(str(error)) from None
             finally:
                 vars(module).update(kept)
-        seen["actions"] = np.array(environments.player.actions)
-        seen["steps"] = recorder.steps
-        if seen["advantages"] is None:  # its loss is not PPO's
-            return seen
-        size = world.rewards.size
-        values = world.old_value[:size].reshape(world.rewards.shape)
-        returns = seen["returns"][:size].reshape(world.rewards.shape)
-        # a minibatch may not have come to every row
-        seen["returns"] = np.where(np.isnan(returns), seen["advantages"] + values, returns)
+        seen.actions = np.array(environments.player.actions)
+        seen.steps = recorder.steps
+        if seen.advantages is not None:
+            size = world.rewards.size
+            values = world.old_value[:size].reshape(world.rewards.shape)
+            returns = seen.returns[:size].reshape(world.rewards.shape)
+            # A minibatch may not have come to every row.
+            seen.returns = np.where(np.isnan(returns), seen.advantages + values, returns)
         return seen
 
     def replacements(self, environments, recorder, seen, memory):
         """{name: value} of what takes the place of the script's own definitions: environments, agent, and functions
         that look at their arguments before they call the script's."""
         module = self.module
+        module_agent = module.Agent
 
         def agent_with_tables(envs, *rest, **options):
             agent = module_agent(envs, *rest, **options)
@@ -237,36 +261,41 @@ class Script:
                 raise ValueError("its policy has no logstd")
             return agent
 
-        def gae(*arguments):
-            seen["advantages"] = found = module_gae(*arguments)
-            return found
-
-        def ppo_loss(agent, minibatch, *rest):
-            loss, stats = module_loss(agent, minibatch, *rest)
-            seen["stored"] = str(minibatch["obs"].numpy().dtype)
-            seen["returns"][recorder.rows] = minibatch["returns"].detach().numpy()
-            seen["stats"] = {name: float(number) for name, number in stats.items()}
-            seen["clips"].append(float(rest[0] if len(rest) == 2 else rest[0].clip_coef))
-            if len(rest) == 1:
-                seen["rates"].append(float(rest[0].learning_rate))
-            return loss, stats
-
-        def adam_step(optimizer, *rest):
-            if not rest:
-                seen["rates"].append(optimizer.param_groups[0]["lr"])
-            return module_step(optimizer, *rest)
-
-        def rmsprop_step(optimizer, gradients, learning_rate):
-            seen["rates"].append(learning_rate)
-            return module_step(optimizer, gradients, learning_rate)
-
-        module_agent = module.Agent
         replaced = {"make_envs": lambda args, folder: environments, "Agent": agent_with_tables}
         if not hasattr(module, "ppo_loss"):
-            module_step = module.rmsprop_step
-            return replaced | {"rmsprop_step": rmsprop_step}
-        module_gae, module_loss, module_step = module.gae, module.ppo_loss, module.adam_step
-        return replaced | {"gae": gae, "ppo_loss": ppo_loss, "adam_step": adam_step}
+            return replaced | self.replacements_of_impala(seen)
+        module_gae = module.gae
+        module_loss = module.ppo_loss
+
+        def gae(*arguments):
+            seen.advantages = module_gae(*arguments)
+            return seen.advantages
+
+        def ppo_loss(agent, minibatch, args):
+            loss, stats = module_loss(agent, minibatch, args)
+            seen.stored = str(minibatch["obs"].numpy().dtype)
+            seen.returns[recorder.rows] = minibatch["returns"].detach().numpy()
+            seen.stats = {name: float(number) for name, number in stats.items()}
+            seen.clip_ranges.append(float(args.clip_coef))
+            seen.learning_rates.append(float(args.learning_rate))
+            return loss, stats
+
+        return replaced | {"gae": gae, "ppo_loss": ppo_loss}
+
+    def replacements_of_impala(self, seen):
+        """The functions of replacements() for impala_atari_cleanba.py."""
+        module_loss = self.module.impala_loss
+        module_step = self.module.rmsprop_step
+
+        def impala_loss(agent, minibatch, args):
+            seen.stored = str(minibatch["obs"].numpy().dtype)
+            return module_loss(agent, minibatch, args)
+
+        def rmsprop_step(optimizer, gradients, learning_rate):
+            seen.learning_rates.append(learning_rate)
+            return module_step(optimizer, gradients, learning_rate)
+
+        return {"impala_loss": impala_loss, "rmsprop_step": rmsprop_step}
 
     def advantages(self, world, settings):
         if "advantages" in self.REASONS:
@@ -274,9 +303,7 @@ class Script:
         if world.kind != self.kind:
             world = make_world(self.kind, truncations=True)
         seen = self.train(world, dataclasses.replace(settings, num_minibatches=1, update_epochs=1))
-        return {
-            "advantages": seen["advantages"], "returns": seen["returns"], "problem": (world, settings),
-        }  # fmt: skip
+        return {"advantages": seen.advantages, "returns": seen.returns, "problem": (world, settings)}
 
     def update(self, world, settings):
         if "update" in self.REASONS:
@@ -284,12 +311,12 @@ class Script:
         seen = self.train(world, settings)
         if seen is None:
             return None
-        logged = {"approx_kl": seen["stats"].get("approx_kl_ppo2")}
-        return Update(seen["actions"], seen["steps"], seen["advantages"], seen["returns"], logged)
+        logged = {"approx_kl": seen.stats.get("approx_kl_ppo2")}
+        return Update(seen.actions, seen.steps, seen.advantages, seen.returns, logged)
 
     def schedules(self, updates):
         seen = self.train(make_world(self.kind), Settings(num_minibatches=1, update_epochs=1), updates)
-        return {"learning_rate": seen["rates"], "clip_range": seen["clips"] or None}
+        return {"learning_rate": seen.learning_rates, "clip_range": seen.clip_ranges or None}
 
     def atari(self, game):
         if "atari" in self.REASONS:
@@ -297,8 +324,6 @@ class Script:
         return OneGame(self.module, game)
 
     def images(self, images):
-        if not hasattr(self.module, "ppo_loss"):
-            return None
         agent = self.agent(self.kind, image_shape=(84, 84, images.shape[1]))
         inputs = [torch.as_tensor(images).movedim(1, -1)]
         if hasattr(agent, "lstm"):
@@ -310,7 +335,7 @@ class Script:
 
         found = describe_image_network(outputs)
         seen = self.train(make_world(self.kind), Settings(num_minibatches=1, update_epochs=1))
-        return found | {"stored": seen["stored"]}
+        return found | {"stored": seen.stored}
 
     def recurrent_weights(self, seed):
         torch.manual_seed(seed)
@@ -325,7 +350,8 @@ class Script:
         if self.kind != "continuous":
             return None
         envs = self.module.Normalize(Replay(stream), stream.gamma)
-        seen, paid = [envs.reset()[0]], []
+        seen = [envs.reset()[0]]
+        paid = []
         for _ in stream.rewards:
             obs, reward, *_ = envs.step(np.zeros((envs.num_envs, 2), np.float32))
             seen.append(obs)
@@ -373,7 +399,9 @@ class Replay(gym.vector.VectorEnv):
     """A vector of environments that replays a stream, and keeps the actions."""
 
     def __init__(self, stream, low=(-1.0, -1.0), high=(1.0, 1.0)):
-        self.stream, self.t, self.actions = stream, 0, []
+        self.stream = stream
+        self.t = 0
+        self.actions = []
         self.num_envs = stream.rewards.shape[1]
         self.single_observation_space = gym.spaces.Box(-np.inf, np.inf, stream.obs.shape[2:])
         self.single_action_space = gym.spaces.Box(np.float32(low), np.float32(high))
@@ -383,8 +411,10 @@ class Replay(gym.vector.VectorEnv):
 
     def step(self, actions):
         self.actions.append(np.array(actions))
-        t, self.t = self.t, self.t + 1
-        ends, infos = self.stream.ends[t], {}
+        t = self.t
+        self.t = self.t + 1
+        ends = self.stream.ends[t]
+        infos = {}
         if ends.any():
             finals = [self.stream.finals[t, n] if end else None for n, end in enumerate(ends)]
             infos["final_obs"] = np.array([None, *finals], object)[1:]

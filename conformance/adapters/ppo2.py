@@ -9,7 +9,8 @@ import numpy as np
 
 from conformance.problems import Settings, Step, Stream, Update, World
 
-NAME, VERSION = "ppo2 (recorded)", "ea25b9e"
+NAME = "ppo2 (recorded)"
+VERSION = "ea25b9e"
 KINDS = "discrete", "continuous"
 GOLDEN = Path(__file__).parents[2] / "tests/golden"
 
@@ -57,7 +58,8 @@ class Networks:
         found = {}
         for number in (2, 1, 0):
             name = names[number]
-            found[f"{name}/w"], found[f"{name}/b"] = inputs[number].T @ slope, slope.sum(0)
+            found[f"{name}/w"] = inputs[number].T @ slope
+            found[f"{name}/b"] = slope.sum(0)
             slope = (slope @ self.weights[f"{name}/w"].T) * (1 - inputs[number] ** 2)
         return found
 
@@ -106,7 +108,8 @@ def update(world, settings):
         return None
     clips = settings.max_grad_norm < 1 or settings.update_epochs == 1 or world.kind == "continuous"
     kind, data = ("continuous", load("b_mlp_copy_box")) if clips else ("discrete", load("b_mlp_copy_discrete"))
-    networks, obs = Networks(named(data, "theta0")), data["obs"].astype(float)
+    networks = Networks(named(data, "theta0"))
+    obs = data["obs"].astype(float)
     tables = networks.tables(obs)
     problem = world_of(kind, tables, data["old_values"], data["actions"])
     own = Settings(
@@ -114,7 +117,8 @@ def update(world, settings):
         vf_coef=float(data["vf_coef"]), max_grad_norm=float(data["max_grad_norm"]),
     )  # fmt: skip
     moments = {f"{which} {name}": data[f"adam_{which}1/{name}"] for which in "mv" for name in networks.weights}
-    raw, clipped = named(data, "grad_raw"), named(data, "grad_clipped")
+    raw = named(data, "grad_raw")
+    clipped = named(data, "grad_clipped")
     step = Step(
         np.arange(len(obs)), tables, tables, raw, clipped, weights=(named(data, "theta0"), named(data, "theta1")),
         project=networks.project(obs), moments=moments,
@@ -129,16 +133,19 @@ def update(world, settings):
 def trace():
     """The first update of a run on CartPole: the rows of all steps, and the weights of the first two."""
     data = load("i_trace_cartpole_copy")
-    obs, actions = data["roll_obs"][0].astype(float), data["roll_actions"][0]
+    obs = data["roll_obs"][0].astype(float)
+    actions = data["roll_actions"][0]
     points = [named(data, prefix) for prefix in ("theta_init", "theta_after_1", "theta_after_2")]
     problem = world_of("discrete", Networks(points[0]).tables(obs), data["roll_values"][0], actions)
     steps = []
     for order in data["shuffled_inds"][0]:
         for rows in np.split(order, int(data["nminibatches"])):
-            step, number = Step(rows, {}, {}), len(steps)
+            step = Step(rows, {}, {})
+            number = len(steps)
             if number < 2:
                 networks = Networks(points[number])
-                step.before, step.project = networks.tables(obs), networks.project(obs)
+                step.before = networks.tables(obs)
+                step.project = networks.project(obs)
                 step.weights = points[number], points[number + 1]
             steps.append(step)
     own = Settings(
@@ -146,7 +153,8 @@ def trace():
         vf_coef=float(data["vf_coef"]), max_grad_norm=float(data["max_grad_norm"]),
         update_epochs=int(data["noptepochs"]),
     )  # fmt: skip
-    returns, values = data["roll_returns"][0][:, None], data["roll_values"][0][:, None]
+    returns = data["roll_returns"][0][:, None]
+    values = data["roll_values"][0][:, None]
     old = -data["roll_neglogpacs"][0][:, None]
     return Update(problem.actions, steps, returns - values, returns, old_log_probs=old, problem=(problem, own))
 

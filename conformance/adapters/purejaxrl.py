@@ -21,7 +21,8 @@ class Environments:
     """A world as a vector of environments; the script's vmap is replaced, so its functions take all of them at once."""
 
     def __init__(self, world):
-        self.world, self.player = world, Player(world)
+        self.world = world
+        self.player = Player(world)
 
     def action_space(self, params):
         return SimpleNamespace(n=self.world.outputs)
@@ -44,7 +45,9 @@ class Scripts:
     KINDS = ("discrete",)
 
     def __init__(self, folder):
-        self.folder, self.NAME, self.VERSION = folder, "PureJaxRL", ""
+        self.folder = folder
+        self.NAME = "PureJaxRL"
+        self.VERSION = ""
 
     def load(self):
         """Its module, with wrappers of environments that wrap nothing."""
@@ -56,7 +59,9 @@ class Scripts:
 
     def train(self, world, settings, updates=1):
         """What was recorded of a run: steps, the player, advantages, and the learning rate as a function of steps."""
-        module, envs, seen = self.load(), Environments(world), SimpleNamespace(steps=[], rows=None, advantages=None)
+        module = self.load()
+        envs = Environments(world)
+        seen = SimpleNamespace(steps=[], rows=None, advantages=None)
 
         class Tables:
             def __init__(self, actions, activation):
@@ -67,11 +72,13 @@ class Scripts:
 
             def apply(self, params, obs):
                 rows = obs[:, 0].astype(int)
-                policy, value = params["policy"], params["value"]
+                policy = params["policy"]
+                value = params["value"]
                 if isinstance(policy, jax.core.Tracer):  # a gradient is computed: this is the update
                     seen.rows = np.asarray(rows)
                 else:
-                    policy, value = jnp.asarray(world.old_policy), jnp.asarray(world.old_value)
+                    policy = jnp.asarray(world.old_policy)
+                    value = jnp.asarray(world.old_value)
                 return module.distrax.Categorical(logits=policy[rows]), value[rows]
 
         class Recording(TrainState):
@@ -100,7 +107,8 @@ class Scripts:
         module.jax = Proxy(jax, vmap=lambda function, in_axes: function, lax=Proxy(jax.lax, scan=scan))
         module.gymnax = SimpleNamespace(make=lambda name: (envs, None))
         module.optax = Proxy(optax, adam=adam)
-        module.ActorCritic, module.TrainState = Tables, Recording
+        module.ActorCritic = Tables
+        module.TrainState = Recording
         config = {
             "LR": settings.learning_rate, "NUM_ENVS": world.num_envs, "NUM_STEPS": world.num_steps,
             "TOTAL_TIMESTEPS": updates * world.rewards.size, "UPDATE_EPOCHS": settings.update_epochs,

@@ -21,7 +21,8 @@ from torch import nn
 from conformance.adapters.torch_tables import Recorder
 from conformance.problems import Player, Refused, Update
 
-NAME, VERSION = "rl_games", importlib.metadata.version("rl-games")
+NAME = "rl_games"
+VERSION = importlib.metadata.version("rl-games")
 KINDS = ("continuous",)
 
 
@@ -51,7 +52,9 @@ class Network(nn.Module):
 
     def __init__(self, recorder):
         super().__init__()
-        self.policy, self.value, self.logstd = recorder.policy, recorder.value, recorder.logstd
+        self.policy = recorder.policy
+        self.value = recorder.value
+        self.logstd = recorder.logstd
 
     def forward(self, inputs):
         mean = self.policy(inputs["obs"])

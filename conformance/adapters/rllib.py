@@ -20,7 +20,8 @@ from torch import nn
 from conformance.adapters.torch_tables import Recorder, layers
 from conformance.problems import Settings, Update, make_world
 
-NAME, VERSION = "Ray RLlib", ray.__version__
+NAME = "Ray RLlib"
+VERSION = ray.__version__
 MODULE = "default_policy"
 
 
@@ -36,7 +37,8 @@ class WithDeviations(nn.Module):
 
     def __init__(self, table, logstd):
         super().__init__()
-        self.table, self.logstd = table, logstd
+        self.table = table
+        self.logstd = logstd
 
     def forward(self, obs):
         means = self.table(obs)
@@ -56,7 +58,9 @@ def make_learner(world, settings, recorder):
 
     class Tables(DefaultPPOTorchRLModule):
         def setup(self):
-            self.encoder, self.pi, self.vf = RowNumber(), recorder.policy, recorder.value
+            self.encoder = RowNumber()
+            self.pi = recorder.policy
+            self.vf = recorder.value
             if world.kind == "continuous":
                 self.pi = WithDeviations(recorder.policy, recorder.logstd)
 
@@ -89,7 +93,8 @@ def episodes(world, learner):
             inputs = torch.as_tensor(outputs[rows])
             distribution = module.get_exploration_action_dist_cls().from_logits(inputs)
             log_probs = distribution.logp(torch.as_tensor(actions)).numpy()
-            terminated, truncated = bool(world.terminated[t, n]), bool(world.truncated[t, n])
+            terminated = bool(world.terminated[t, n])
+            truncated = bool(world.truncated[t, n])
             episode = SingleAgentEpisode(
                 observations=[np.float32([row]) for row in [*rows, last]],
                 observation_space=spaces(world.kind)[0], action_space=spaces(world.kind)[1],
@@ -106,7 +111,8 @@ def episodes(world, learner):
 
 def learn(world, settings, updates=1):
     """(recorder, columns of the last rollout, what was logged, rate of each update) after updates of the learner."""
-    batches, rates = [], []
+    batches = []
+    rates = []
     one = settings.num_minibatches == 1  # None is the library's word for it, which includes the added steps
     minibatch_size = None if one else world.rewards.size // settings.num_minibatches
     with Recorder(world) as recorder:
@@ -140,9 +146,11 @@ def update(world, settings):
     rows = columns[Columns.OBS][:, 0].round().astype(int)
     targets = columns[Postprocessing.VALUE_TARGETS]
     sums = targets - world.old_value[rows]
-    found, returns = np.zeros(size), np.zeros(size)
+    found = np.zeros(size)
+    returns = np.zeros(size)
     inside = rows < size
-    found[rows[inside]], returns[rows[inside]] = sums[inside], targets[inside]
+    found[rows[inside]] = sums[inside]
+    returns[rows[inside]] = targets[inside]
     shape = world.rewards.shape
     kl = logged[MODULE]["mean_kl_loss"]
     kl = kl.peek() if hasattr(kl, "peek") else kl
@@ -162,7 +170,8 @@ def initial_weights(seed, kind):
     config = PPOConfig().environment(observation_space=observations, action_space=actions).debugging(seed=seed)
     torch.manual_seed(seed)
     spec = config.get_default_rl_module_spec()
-    spec.observation_space, spec.action_space = observations, actions
+    spec.observation_space = observations
+    spec.action_space = actions
     spec.model_config = config.model_config
     module = spec.build()
     encoder = module.encoder

@@ -12,7 +12,8 @@ from tensordict import TensorDict
 from conformance.adapters.torch_tables import Recorder, layers
 from conformance.problems import Player, Settings, Update, make_world
 
-NAME, VERSION = "rsl-rl-lib", importlib.metadata.version("rsl-rl-lib")
+NAME = "rsl-rl-lib"
+VERSION = importlib.metadata.version("rsl-rl-lib")
 KINDS = ("continuous",)
 NORMAL = "rsl_rl.modules.distribution:GaussianDistribution"
 GROUPS = {"actor": ["policy"], "critic": ["policy"]}
@@ -37,7 +38,8 @@ def play(world, settings, **options):
     with Recorder(world) as recorder:
         obs = show(player.reset())
         actor, critic = make_models(obs, world.outputs, std_type="log")
-        actor.mlp, critic.mlp = recorder.policy, recorder.value
+        actor.mlp = recorder.policy
+        critic.mlp = recorder.value
         actor.distribution.log_std_param = recorder.logstd
         storage = RolloutStorage("rl", world.num_envs, world.num_steps, obs, [world.outputs])
         algorithm = PPO(

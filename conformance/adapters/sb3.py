@@ -13,7 +13,8 @@ from conformance.adapters.emulator import Emulator
 from conformance.adapters.torch_tables import Recorder, describe_image_network, layers
 from conformance.problems import Player, Stream, Update, make_world
 
-NAME, VERSION = "Stable-Baselines3", stable_baselines3.__version__
+NAME = "Stable-Baselines3"
+VERSION = stable_baselines3.__version__
 
 
 class Environments(VecEnv):
@@ -85,7 +86,8 @@ def learn(world, settings, learning=None, prepare=None, updates=1, **options):
     with Recorder(world) as recorder:
         if prepare is not None:
             prepare(policy)
-        policy.action_net, policy.value_net = recorder.policy, recorder.value
+        policy.action_net = recorder.policy
+        policy.value_net = recorder.value
         if world.kind == "continuous":
             policy.log_std = recorder.logstd
         policy.optimizer = policy.optimizer_class(
@@ -97,7 +99,8 @@ def learn(world, settings, learning=None, prepare=None, updates=1, **options):
 
 def update(world, settings, **options):
     model, recorder = learn(world, settings, **options)
-    buffer, player = model.rollout_buffer, model.env.player
+    buffer = model.rollout_buffer
+    player = model.env.player
     shape = world.rewards.shape
     flat = [array.reshape(world.num_envs, world.num_steps).T for array in (buffer.advantages, buffer.returns)]
     logged = {"approx_kl": model.logger.name_to_value.get("train/approx_kl")}
@@ -114,10 +117,12 @@ def initial_weights(seed, kind, algorithm=PPO):
     world = make_world(kind)
 
     class Vector(gym.Env):
-        observation_space, action_space = spaces.Box(-1, 1, (6,)), globals()["action_space"](kind)
+        observation_space = spaces.Box(-1, 1, (6,))
+        action_space = globals()["action_space"](kind)
 
     model = algorithm("MlpPolicy", DummyVecEnv([Vector]), seed=seed, device="cpu")
-    policy, parts = model.policy, model.policy.mlp_extractor
+    policy = model.policy
+    parts = model.policy.mlp_extractor
     found = {
         "policy": layers(parts.policy_net, policy.action_net),
         "value": layers(parts.value_net, policy.value_net),
@@ -132,7 +137,8 @@ def images(images):
     observations = spaces.Box(0, 255, images.shape[1:], np.uint8)
 
     class Vector(gym.Env):
-        observation_space, action_space = observations, globals()["action_space"]("discrete")
+        observation_space = observations
+        action_space = globals()["action_space"]("discrete")
 
     model = PPO("CnnPolicy", DummyVecEnv([Vector]), n_steps=8, batch_size=8, device="cpu")
     obs = torch.as_tensor(images)
@@ -159,7 +165,9 @@ class Replay(Environments):
     """Replays a stream, and keeps the actions."""
 
     def __init__(self, stream, low=(-1, -1), high=(1, 1)):
-        self.stream, self.t, self.actions = stream, 0, []
+        self.stream = stream
+        self.t = 0
+        self.actions = []
         box = spaces.Box(-np.inf, np.inf, stream.obs.shape[2:])
         VecEnv.__init__(self, stream.rewards.shape[1], box, spaces.Box(np.float32(low), np.float32(high)))
 
@@ -167,9 +175,11 @@ class Replay(Environments):
         return self.stream.obs[0].copy()
 
     def step_wait(self):
-        t, self.t = self.t, self.t + 1
+        t = self.t
+        self.t = self.t + 1
         self.actions.append(np.array(self.chosen))
-        ends, finals = self.stream.ends[t], self.stream.finals[t]
+        ends = self.stream.ends[t]
+        finals = self.stream.finals[t]
         infos = [{"terminal_observation": finals[n]} if end else {} for n, end in enumerate(ends)]
         return self.stream.obs[t + 1].copy(), self.stream.rewards[t].copy(), ends.copy(), infos
 
@@ -177,7 +187,8 @@ class Replay(Environments):
 def normalize(stream):
     """VecNormalize, which the library offers and PPO does not use by itself."""
     envs = VecNormalize(Replay(stream), gamma=stream.gamma)
-    seen, paid = [envs.reset()], []
+    seen = [envs.reset()]
+    paid = []
     for _ in stream.rewards:
         found, reward, *_ = envs.step(np.zeros((envs.num_envs, 2)))
         seen.append(found)

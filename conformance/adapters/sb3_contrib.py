@@ -6,7 +6,8 @@ from sb3_contrib import MaskablePPO
 
 from conformance.adapters import sb3
 
-NAME, VERSION = "sb3-contrib, MaskablePPO", sb3_contrib.__version__
+NAME = "sb3-contrib, MaskablePPO"
+VERSION = sb3_contrib.__version__
 KINDS = "discrete", "multidiscrete"
 MASKS = True
 

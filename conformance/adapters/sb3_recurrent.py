@@ -12,7 +12,8 @@ from conformance.adapters import sb3, torch_tables
 from conformance.adapters.torch_tables import Memory
 from conformance.problems import Settings, make_world
 
-NAME, VERSION = "sb3-contrib, RecurrentPPO", sb3_contrib.__version__
+NAME = "sb3-contrib, RecurrentPPO"
+VERSION = sb3_contrib.__version__
 POLICY = "MlpLstmPolicy"
 
 
@@ -47,7 +48,8 @@ class ShiftedMemory(Memory):
 
 
 def replace_lstms(policy):
-    policy.lstm_actor, policy.lstm_critic = RowNumber(), RowNumber()
+    policy.lstm_actor = RowNumber()
+    policy.lstm_critic = RowNumber()
 
 
 def update(world, settings):
@@ -75,7 +77,8 @@ def recurrence(world, settings):
     memory = ShiftedMemory(1)
 
     def replace(policy):
-        policy.lstm_actor, policy.lstm_critic = memory, ShiftedMemory(1)
+        policy.lstm_actor = memory
+        policy.lstm_critic = ShiftedMemory(1)
 
     sb3.learn(
         world, settings, updates=2, algorithm=RecurrentPPO, policy=POLICY, environments=Environments, prepare=replace,

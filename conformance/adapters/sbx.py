@@ -13,7 +13,8 @@ from conformance.adapters import sb3
 from conformance.adapters.jax_tables import find, gradient_of_means
 from conformance.problems import Step, Update, make_world
 
-NAME, VERSION = "SBX", sbx.__version__
+NAME = "SBX"
+VERSION = sbx.__version__
 KINDS = "discrete", "continuous"
 
 
@@ -93,12 +94,14 @@ def learn(world, settings):
 
     model = sb3.make_model(world, settings, algorithm=sbx.PPO, policy=Policy)
     put(model, *parameters(world, world.old_policy, world.old_value))
-    steps, one_update = [], model._one_update
+    steps = []
+    one_update = model._one_update
 
     def watch(actor_state, vf_state, **options):
         states, rest = one_update(actor_state=actor_state, vf_state=vf_state, **options)
         means = [find(state.opt_state, "mu") for state in (actor_state, vf_state, *states)]
-        before, after = tables(world, *means[:2]), tables(world, *means[2:])
+        before = tables(world, *means[:2])
+        after = tables(world, *means[2:])
         clipped = {name: gradient_of_means(before[name], after[name]) for name in before}
         params = [state.params for state in (actor_state, vf_state, *states)]
         rows = np.asarray(options["observations"])[:, 0].astype(int)
@@ -128,10 +131,12 @@ def advantages(world, settings):
 def initial_weights(seed, kind):
     if kind not in KINDS:
         return None
-    observations, actions = spaces.Box(-1, 1, (6,)), sb3.action_space(kind)
+    observations = spaces.Box(-1, 1, (6,))
+    actions = sb3.action_space(kind)
 
     class Vector(sb3.gym.Env):
-        observation_space, action_space = observations, actions
+        observation_space = observations
+        action_space = actions
 
     policy = sbx.PPO("MlpPolicy", DummyVecEnv([Vector]), seed=seed).policy
     found = {}

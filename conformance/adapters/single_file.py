@@ -39,7 +39,9 @@ class Environments:
     """A world as a vector of environments, with gymnasium's interface or that of gym before 0.26."""
 
     def __init__(self, world, spaces, old):
-        self.player, self.old, self.num_envs = Player(world), old, world.num_envs
+        self.player = Player(world)
+        self.old = old
+        self.num_envs = world.num_envs
         self.single_observation_space, self.single_action_space = spaces
         self.observation_space, self.action_space = spaces
 
@@ -76,12 +78,16 @@ class Scripts:
     """The adapter of a folder; its methods are the functions of conformance/adapter.py."""
 
     def __init__(self, folder):
-        self.folder, self.NAME, self.VERSION = folder, folder.resolve().name, ""
-        files = {kind: folder / name for kind, name in FILES.items()}
-        self.KINDS = tuple(
-            kind for kind, file in files.items() if file.is_file() and "gym_microrts" not in file.read_text()
-        )
+        self.folder = folder
+        self.NAME = folder.resolve().name
+        self.VERSION = ""
+        texts = {kind: (folder / name).read_text() for kind, name in FILES.items() if (folder / name).is_file()}
+        self.KINDS = tuple(kind for kind, text in texts.items() if "gym_microrts" not in text)
         self.SHARED = False
+        self.REASONS = {}
+        if not any("import gymnasium" in text for text in texts.values()):
+            for name in ("atari", "normalize", "environment_actions"):
+                self.REASONS[name] = "its environments need the wrappers of gym 0.21"
         if not (folder / ATARI).is_file():
             self.atari = None
             self.images = None
@@ -143,7 +149,8 @@ class Scripts:
                     del agent.actor_logstd
                     agent.actor_logstd = recorder.logstd
 
-            make_agent, namespace["Agent"].__init__ = namespace["Agent"].__init__, make_agent_with_tables
+            make_agent = namespace["Agent"].__init__
+            namespace["Agent"].__init__ = make_agent_with_tables
             namespace["gym"] = Proxy(gym, vector=Proxy(gym.vector, SyncVectorEnv=make_vector))
             namespace |= {"SummaryWriter": Nothing, "wandb": Nothing()}
             options = {
@@ -154,7 +161,8 @@ class Scripts:
                 "clip-coef": settings.clip_coef, "ent-coef": settings.ent_coef, "vf-coef": settings.vf_coef,
                 "max-grad-norm": settings.max_grad_norm,
             }  # fmt: skip
-            kept, sys.argv = sys.argv, [name, *(f"--{key}={value}" for key, value in options.items())]
+            kept = sys.argv
+            sys.argv = [name, *(f"--{key}={value}" for key, value in options.items())]
             output = io.StringIO()
             try:
                 with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
@@ -200,10 +208,10 @@ class Scripts:
         return {"learning_rate": recorder.rates}
 
     def atari(self, game):
-        namespace, _, text = self.definitions(ATARI)
+        if "atari" in self.REASONS:
+            return None
+        namespace, *_ = self.definitions(ATARI)
         gym = namespace["gym"]
-        if "import gymnasium" not in text:
-            return None  # it needs the wrappers of gym 0.21
         from conformance.adapters.emulator import Emulator  # which needs gymnasium
 
         namespace["gym"] = Proxy(gym, make=lambda *args, **kwargs: Emulator(game))
@@ -230,10 +238,8 @@ class Scripts:
 
     def environments(self, stream, low, high):
         """The script's own wrappers around environments that replay a stream."""
-        namespace, _, text = self.definitions(FILES["continuous"])
+        namespace, *_ = self.definitions(FILES["continuous"])
         gym = namespace["gym"]
-        if "import gymnasium" not in text:
-            return None, []  # it needs the wrappers of gym 0.21
         replays = [replay(gym, stream, n, low, high) for n in range(stream.rewards.shape[1])]
         remaining = iter(replays)
         namespace["gym"] = Proxy(gym, make=lambda *args, **kwargs: next(remaining))
@@ -241,10 +247,11 @@ class Scripts:
         return gym.vector.SyncVectorEnv(makers), replays
 
     def normalize(self, stream):
-        envs, _ = self.environments(stream, [-1, -1], [1, 1])
-        if envs is None:
+        if "normalize" in self.REASONS:
             return None
-        seen, paid = [envs.reset()[0]], []
+        envs, _ = self.environments(stream, [-1, -1], [1, 1])
+        seen = [envs.reset()[0]]
+        paid = []
         for _ in stream.rewards:
             obs, reward, *_ = envs.step(np.zeros((stream.rewards.shape[1], 2), np.float32))
             seen.append(obs.copy())
@@ -252,11 +259,11 @@ class Scripts:
         return {"observations": np.array(seen), "rewards": np.array(paid)}
 
     def environment_actions(self, samples, low, high):
+        if "environment_actions" in self.REASONS:
+            return None
         zeros = np.zeros((3, len(samples), 2), np.float32)
         stream = Stream(zeros, zeros[1:], zeros[1:, :, 0], np.zeros((2, len(samples)), bool), 0.9)
         envs, replays = self.environments(stream, low, high)
-        if envs is None:
-            return None
         envs.reset()
         envs.step(samples)
         return np.array([each.actions[0] for each in replays])
@@ -283,13 +290,15 @@ def replay(gym, stream, n, low, high):
     class Replay(gym.Env):
         observation_space = gym.spaces.Box(-np.inf, np.inf, stream.obs.shape[2:], np.float32)
         action_space = gym.spaces.Box(np.float32(low), np.float32(high))
-        t, actions = 0, []
+        t = 0
+        actions = []
 
         def reset(self, **options):
             return stream.obs[self.t, n].copy(), {}
 
         def step(self, action):
-            t, self.t = self.t, self.t + 1
+            t = self.t
+            self.t = self.t + 1
             end = bool(stream.ends[t, n])
             obs = stream.finals[t, n] if end else stream.obs[t + 1, n]
             self.actions = [*self.actions, np.array(action)]

@@ -11,7 +11,8 @@ from skrl.models.torch import CategoricalMixin, DeterministicMixin, GaussianMixi
 from conformance.adapters.torch_tables import Recorder
 from conformance.problems import Player, Settings, Update, make_world
 
-NAME, VERSION = "skrl", skrl.__version__
+NAME = "skrl"
+VERSION = skrl.__version__
 
 
 def action_space(kind):
@@ -52,7 +53,8 @@ def make_models(world, recorder):
 
 def play(world, settings, updates=1):
     """(agent, player, recorder) after so many rollouts and updates, as skrl's trainers make them."""
-    player, timesteps = Player(world), updates * world.num_steps
+    player = Player(world)
+    timesteps = updates * world.num_steps
     with Recorder(world) as recorder:
         models, spaces = make_models(world, recorder)
         memory = RandomMemory(memory_size=world.num_steps, num_envs=world.num_envs, device="cpu")

@@ -15,7 +15,8 @@ from torch.distributions import Independent, Normal
 from conformance.adapters.torch_tables import Recorder
 from conformance.problems import Player, Settings, Update, make_world
 
-NAME, VERSION = "tianshou", tianshou.__version__
+NAME = "tianshou"
+VERSION = tianshou.__version__
 KINDS = "discrete", "continuous"
 
 
@@ -24,7 +25,8 @@ class Actor(nn.Module):
 
     def __init__(self, world, recorder):
         super().__init__()
-        self.table, self.logstd = recorder.policy, None
+        self.table = recorder.policy
+        self.logstd = None
         if world.kind == "continuous":
             self.logstd = recorder.logstd
 
@@ -62,7 +64,8 @@ def make_algorithm(world, settings, recorder):
 
 def fill(world):
     """A buffer with a world's steps and its prescribed actions; an end has its last observation as obs_next."""
-    player, buffer = Player(world), VectorReplayBuffer(world.rewards.size, world.num_envs)
+    player = Player(world)
+    buffer = VectorReplayBuffer(world.rewards.size, world.num_envs)
     show = lambda rows: np.float32(rows)[:, None]  # noqa: E731
     obs = show(player.reset())
     for t in range(world.num_steps):
@@ -112,7 +115,8 @@ def environment_actions(samples, low, high):
 
 def schedules(updates):
     """The learning rates that reach its optimizer, which its factory makes with its defaults."""
-    world, settings = make_world(), Settings(num_minibatches=1, update_epochs=1)
+    world = make_world()
+    settings = Settings(num_minibatches=1, update_epochs=1)
     buffer = fill(world)
     with Recorder(world) as recorder:
         algorithm = make_algorithm(world, settings, recorder)

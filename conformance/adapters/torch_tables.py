@@ -17,7 +17,9 @@ class Table(nn.Module):
 
     def __init__(self, recorder, name, old, start):
         super().__init__()
-        self.recorder, self.name, self.rows = [recorder], name, len(start)  # a list hides the recorder from torch
+        self.recorder = [recorder]  # a list hides the recorder from torch
+        self.name = name
+        self.rows = len(start)
         self.register_buffer("old", torch.as_tensor(old).clone(), persistent=False)
         self.weight = nn.Parameter(torch.as_tensor(start).clone())
         self.weight.register_hook(self.record)
@@ -42,13 +44,18 @@ class Recorder:
     """
 
     def __init__(self, world):
-        self.world, self.collecting = world, False
+        self.world = world
+        self.collecting = False
         self.trains_logstd = world.kind == "continuous"
         self.policy = Table(self, "policy", world.old_policy, world.policy)
         self.value = Table(self, "value", world.old_value[:, None], world.value[:, None])
         self.logstd = nn.Parameter(torch.as_tensor(world.logstd).clone())
         self.logstd.register_hook(lambda gradient: self.add("logstd", gradient))
-        self.steps, self.rows, self.pending, self.clipped, self.rates = [], None, {}, None, []
+        self.steps = []
+        self.rows = None
+        self.pending = {}
+        self.clipped = None
+        self.rates = []
 
     def __enter__(self):
         self.hook = register_optimizer_step_pre_hook(lambda optimizer, *_: self.see_optimizer(optimizer))
@@ -104,7 +111,8 @@ class Recorder:
         zeros = {name: np.zeros_like(array) for name, array in self.before.items()}
         clipped = None if self.clipped is None else zeros | self.clipped
         self.steps.append(Step(self.rows, self.before, self.tables(), zeros | self.pending, clipped))
-        self.pending, self.clipped = {}, None
+        self.pending = {}
+        self.clipped = None
 
 
 class Memory(nn.Module):
@@ -165,7 +173,7 @@ def describe_image_network(outputs):
     _, first_input = calls[0]
     layers_once = dict.fromkeys(layer for layer, _ in calls)  # both outputs may have gone through them
     of_policy = [layer for layer in layers_once if depends_on(policy, layer)]
-    hidden = [layer for layer in of_policy if len(layer.weight) >= 32]  # not the head
+    *hidden, _ = of_policy  # without the head
     return {
         "input": first_input.numpy(),
         "layers": [describe_layer(layer) for layer in hidden],

@@ -14,7 +14,8 @@ from conformance.adapters.torch_tables import Recorder
 from conformance.problems import Player, Update
 from conformance.reference import log_probabilities
 
-NAME, VERSION = "TorchRL", torchrl.__version__
+NAME = "TorchRL"
+VERSION = torchrl.__version__
 KINDS = "discrete", "continuous"
 LOOP = False  # minibatches, the optimizer and the clipping of gradients are not the library's
 
@@ -24,7 +25,8 @@ class Gaussian(nn.Module):
 
     def __init__(self, recorder):
         super().__init__()
-        self.table, self.logstd = recorder.policy, recorder.logstd
+        self.table = recorder.policy
+        self.logstd = recorder.logstd
 
     def forward(self, obs):
         mean = self.table(obs)
@@ -36,10 +38,15 @@ def make_networks(world, recorder):
     critic = TensorDictModule(recorder.value, in_keys=["observation"], out_keys=["state_value"])
     if world.kind == "discrete":
         network = TensorDictModule(recorder.policy, in_keys=["observation"], out_keys=["logits"])
-        keys, distribution = ["logits"], Categorical
+        keys = ["logits"]
+        distribution = Categorical
     else:
         network = TensorDictModule(Gaussian(recorder), in_keys=["observation"], out_keys=["loc", "scale"])
-        keys, distribution = ["loc", "scale"], lambda loc, scale: Independent(Normal(loc, scale), 1)
+        keys = ["loc", "scale"]
+
+        def distribution(loc, scale):
+            return Independent(Normal(loc, scale), 1)
+
     chooser = ProbabilisticTensorDictModule(
         in_keys=keys, out_keys=["action"], distribution_class=distribution, return_log_prob=True,
         log_prob_key="sample_log_prob",
