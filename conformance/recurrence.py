@@ -1,6 +1,7 @@
 """The rows of a recurrent policy: its initial weights, and the states with which each step is computed."""
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -87,42 +88,57 @@ def measure_recurrent_weights(adapter):
 # The states
 
 
+@dataclass
 class Recording:
-    """The states of two rollouts and of the update after the second one, in the calls that an adapter gives.
+    """The states of two rollouts and of the update after the second one."""
 
-    rollout: float [2 * M, N], the states before the steps of both rollouts.
-    minibatches: of the second update, a list of {(t, n): state}, for t from 0 to M - 1."""
-
-    def __init__(self, world, calls):
-        M = world.num_steps
-        N = world.num_envs
-        rollouts, updates = divide(calls)
-        if len(rollouts) < 2 or len(updates) < 2:
-            raise ValueError(f"recurrence: {len(updates)} updates after {len(rollouts)} rollouts, and not 2 after 2")
-        self.rollout = np.full((2 * M, N), np.nan)
-        for t, n, state in places(world, rollouts[0]):
-            # What comes after the last step is for its value, and not acted on before the second rollout.
-            if t < M and np.isnan(self.rollout[t, n]):
-                self.rollout[t, n] = state
-        for t, n, state in places(world, rollouts[1]):
-            t %= M  # the second rollout begins with what came after the last step of the first
-            if np.isnan(self.rollout[M + t, n]):
-                self.rollout[M + t, n] = state
-        if np.isnan(self.rollout).any():
-            raise ValueError("recurrence: a step of the rollouts has no call")
-        self.minibatches = []
-        size = world.rewards.size // SETTINGS.num_minibatches
-        for number, (t, n, state) in enumerate(places(world, updates[1])):
-            if number % size == 0:
-                self.minibatches.append({})
-            self.minibatches[-1][t % M, n] = state
-        if [len(minibatch) for minibatch in self.minibatches] != [size] * SETTINGS.num_minibatches:
-            raise ValueError("recurrence: the minibatches do not have each step once")
+    rollout: np.ndarray  # float [2 * M, N], before the steps of both rollouts
+    minibatches: list  # of the second update, of {(t, n): state}, for t from 0 to M - 1
 
     def answers(self):
         """As Explanation takes them."""
-        states = [np.array([minibatch[key] for key in sorted(minibatch)]) for minibatch in self.minibatches]
-        return [{"rollout": self.rollout}, *({"update": array} for array in states)]
+        return [{"rollout": self.rollout}, *({"update": in_order(minibatch)} for minibatch in self.minibatches)]
+
+
+def in_order(states):
+    """The states of a minibatch, {(t, n): state}, as an array."""
+    return np.array([states[place] for place in sorted(states)])
+
+
+def read(world, calls):
+    """The Recording of an adapter's calls; ValueError where they lack a step."""
+    rollouts, updates = divide(calls)
+    if len(rollouts) < 2 or len(updates) < 2:
+        raise ValueError(f"recurrence: {len(updates)} updates after {len(rollouts)} rollouts, and not 2 after 2")
+    M = world.num_steps
+    # Row M is that of the value behind the first rollout, and the first that is acted on in the second.
+    first = states_of_rollout(world, [place for place in places_of(world, rollouts[0]) if place[0] < M])
+    second = states_of_rollout(world, places_of(world, rollouts[1]))
+    return Recording(np.concatenate([first, second]), states_of_update(world, places_of(world, updates[1])))
+
+
+def states_of_rollout(world, found):
+    """The states, float [M, N], of a rollout's places; the first one of a step counts."""
+    M, N = world.rewards.shape
+    states = np.full((M, N), np.nan)
+    for t, n, state in found:
+        if np.isnan(states[t % M, n]):
+            states[t % M, n] = state
+    if np.isnan(states).any():
+        raise ValueError("recurrence: a step of the rollouts has no call")
+    return states
+
+
+def states_of_update(world, found):
+    """The minibatches, as Recording has them, of an update's places."""
+    size = world.rewards.size // SETTINGS.num_minibatches
+    minibatches = []
+    for begin in range(0, len(found), size):
+        minibatch = found[begin : begin + size]
+        minibatches.append({(t % world.num_steps, n): state for t, n, state in minibatch})
+    if [len(minibatch) for minibatch in minibatches] != [size] * SETTINGS.num_minibatches:
+        raise ValueError("recurrence: the minibatches do not have each step once")
+    return minibatches
 
 
 def divide(calls):
@@ -139,7 +155,7 @@ def divide(calls):
     return rollouts, updates
 
 
-def places(world, calls):
+def places_of(world, calls):
     """(t, n, state) of all observations of calls up to the one after the last step, where t is M."""
     found = []
     for call in calls:
@@ -152,39 +168,60 @@ def places(world, calls):
 
 def predict_states(world, recording, choice):
     """What recording.answers() would be under a combination of ALTERNATIVES."""
-    M = world.num_steps
-    N = world.num_envs
-    start = {"zero": np.zeros(N), "one": np.ones(N), "other numbers": recording.rollout[0]}[choice["start"]]
-    first_state = np.ones(N) if choice["start"] == "one" else np.zeros(N)  # of an episode
-    stored = np.zeros((2 * M, N))  # the state before each step, before it is reset
-    rollout = np.zeros((2 * M, N))  # after it is reset
+    stored, rollout = predict_rollouts(world, recording, choice)
+    answers = [{"rollout": rollout}]
+    for minibatch in recording.minibatches:
+        states = predict_minibatch(world, sorted(minibatch), stored, choice)
+        answers.append({"update": in_order(states)})
+    return answers
+
+
+def state_of_episode(choice):
+    """The state to which an episode's start sets an environment."""
+    return 1.0 if choice["start"] == "one" else 0.0
+
+
+def predict_rollouts(world, recording, choice):
+    """The states before each step of the two rollouts, before and after they are reset: two arrays, [2 * M, N]."""
+    M, N = world.rewards.shape
+    start = recording.rollout[0]
+    if choice["start"] != "other numbers":
+        start = np.full(N, state_of_episode(choice))
+    stored = np.zeros((2 * M, N))
+    rollout = np.zeros((2 * M, N))
     state = start
     for k in range(2 * M):
         if k == M and choice["rollouts"] == "begun anew":
             state = start
         stored[k] = state
         if k > 0 and choice["reset"] in ("rollout and update", "rollout alone"):
-            state = np.where(world.ended[(k - 1) % M], first_state, state)
+            state = np.where(world.ended[(k - 1) % M], state_of_episode(choice), state)
         rollout[k] = state
         state = MEMORY["rollout"] * state + memory_input(row_of_step(world, k))
-    resets = choice["reset"] in ("rollout and update", "update alone")
-    answers = [{"rollout": rollout}]
-    for minibatch in recording.minibatches:
-        states = {}
-        for t, n in sorted(minibatch):
-            continues = (t - 1, n) in states and choice["source"] != "each step has its stored state"
-            if continues:
-                row = row_of_step(world, M + t - 1)[n]
-                state = MEMORY["update"] * states[t - 1, n] + memory_input(row)
-            elif choice["source"] == "recomputed from the first state":
-                state = first_state[n]
-            else:
-                state = stored[M + t, n]
-            if resets and world.ended[(t - 1) % M, n]:
-                state = first_state[n]
-            states[t, n] = state
-        answers.append({"update": np.array([states[key] for key in sorted(states)])})
-    return answers
+    return stored, rollout
+
+
+def predict_minibatch(world, places, stored, choice):
+    """{(t, n): state} for the places (t, n) of a minibatch of the second update, sorted.
+
+    stored: float [2 * M, N], the states of the rollouts before they are reset."""
+    M = world.num_steps
+    states = {}
+    for t, n in places:
+        if choice["source"] == "each step has its stored state":
+            state = stored[M + t, n]
+        elif (t - 1, n) in states:  # the sequence goes on
+            row = row_of_step(world, M + t - 1)[n]
+            state = MEMORY["update"] * states[t - 1, n] + memory_input(row)
+        elif choice["source"] == "recomputed from the first state":
+            state = state_of_episode(choice)
+        else:
+            state = stored[M + t, n]
+        # For t = 0, t - 1 is the last step of the first rollout, whose script is the same.
+        if choice["reset"] in ("rollout and update", "update alone") and world.ended[t - 1, n]:
+            state = state_of_episode(choice)
+        states[t, n] = state
+    return states
 
 
 def row_of_step(world, k):
@@ -230,7 +267,7 @@ def measure_states(adapter):
     if calls is None:
         return unknown(STATES.values(), adapter.errors["recurrence"])
     try:
-        recording = Recording(world, calls)
+        recording = read(world, calls)
     except (AttributeError, TypeError, ValueError) as error:
         return unknown(STATES.values(), one_line(error))
     alternatives = dict(ALTERNATIVES)

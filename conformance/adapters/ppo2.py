@@ -12,6 +12,7 @@ from conformance.problems import Settings, Step, Stream, Update, World
 NAME = "ppo2 (recorded)"
 VERSION = "ea25b9e"
 KINDS = "discrete", "continuous"
+REASONS = {"recurrence": "its LSTM is recorded as it is, and nothing can be put in its place"}
 GOLDEN = Path(__file__).parents[2] / "tests/golden"
 
 
