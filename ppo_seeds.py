@@ -51,13 +51,16 @@ if "__file__" not in globals():
     sys.exit("error: a run copies its script, so this text must be a file: in a notebook, use %%writefile")
 
 
+# [seeds 1] the type of an option that takes several values, and a second name
+Seeds = Annotated[int | tuple[int, ...], tyro.conf.arg(aliases=["--seeds"])]
+
+
 @dataclasses.dataclass(frozen=True)
 class Args:
     # Several values make several agents, one for each combination: seed, gamma, gae_lambda, learning_rate, clip_coef,
     # ent_coef and vf_coef; several folders or checkpoints to resume make an agent of each.
     # run
-    # seed of torch; environment i gets seed + i; a resume adds its step to both
-    seed: Annotated[int | tuple[int, ...], tyro.conf.arg(aliases=["--seeds"])] = 1
+    seed: Seeds = 1  # seed of torch; environment i gets seed + i; a resume adds its step to both
     exp_name: str = Path(__file__).stem  # name of the experiment, part of the run folder's name
     runs_folder: str = "runs"  # folder in which the run's folder is created
     cuda: bool = True  # use a GPU if there is one
@@ -276,8 +279,11 @@ class StackedLinear(nn.Module):
     def __init__(self, layers):
         super().__init__()
         # [speed] Weights are [S, inputs, outputs], so that their gradients lie in memory as they do.
-        self.weight = nn.Parameter(torch.stack([layer.weight.detach().mT for layer in layers]))
-        self.bias = nn.Parameter(torch.stack([layer.bias.detach() for layer in layers]).unsqueeze(1))
+        weights = torch.stack([layer.weight.detach().mT for layer in layers])
+        biases = torch.stack([layer.bias.detach() for layer in layers]).unsqueeze(1)  # [S, 1, outputs]
+        # a frozen parameter stays frozen
+        self.weight = nn.Parameter(weights, requires_grad=layers[0].weight.requires_grad)
+        self.bias = nn.Parameter(biases, requires_grad=layers[0].bias.requires_grad)
         for layer, weight, bias in zip(layers, self.weight.detach(), self.bias.detach(), strict=True):
             layer.weight.data = weight.mT
             layer.bias.data = bias.squeeze(0)
@@ -290,6 +296,10 @@ def stack(agents):
     """[seeds 1] One agent with the parameters of all, [S, ...], in memory that it shares with them.
 
     Its observations are [S, B, D], and so its outputs have the axis S in front."""
+    names = {name for name, _ in agents[0].named_parameters(remove_duplicate=False)}
+    second_names = names - {name for name, _ in agents[0].named_parameters()}
+    if second_names:
+        sys.exit(f"error: {', '.join(sorted(second_names))}: a parameter that has two names cannot be stacked")
     stacked = copy.deepcopy(agents[0])
     for name, module in agents[0].named_modules():
         if isinstance(module, nn.Linear) and module.bias is not None:
@@ -404,7 +414,7 @@ def split_optimizer(optimizer, agents):
     optimizers = []
     for k, agent in enumerate(agents):
         part = Adam(agent)
-        part.steps = optimizer.steps  # the same in all
+        part.steps = optimizer.steps  # the same in all, which check_steps() makes sure of in a resume
         for name, parameter in part.parameters.items():
             for own, stacked in ((part.means, optimizer.means), (part.squares, optimizer.squares)):
                 view = stacked[name][k]
@@ -432,13 +442,18 @@ def losses_of_agents(agent, minibatch, args):
 
     minibatch: as that of ppo_loss, with an axis S in front. An option in args is the same number for all agents, or a
     tensor [S]. The network computes its outputs for all agents at once; vmap then gives ppo_loss those of one agent."""
-    policy, values = agent(minibatch["obs"])
-    options = {name: value for name, value in vars(args).items() if isinstance(value, torch.Tensor) and value.dim()}
+    policy, values, *_ = agent(minibatch["obs"])
+    options = {}  # those that differ between agents; with --compile the others are tensors, too, but without an axis
+    for name, value in vars(args).items():
+        if isinstance(value, torch.Tensor) and value.dim() == 1:
+            options[name] = value
 
     def loss_of_one(outputs, values, minibatch, options):
         policy = Categorical(**outputs)
         return ppo_loss(lambda obs: (policy, values), minibatch, dataclasses.replace(args, **options))
 
+    # What the distribution is made of, as vmap() takes tensors alone. The log_softmax of logits that are normalized
+    # changes them by no more than rounding.
     outputs = {"logits": policy.logits}
     if len(values) > 1:
         return torch.vmap(loss_of_one)(outputs, values, minibatch, options)
@@ -454,9 +469,11 @@ def gradient_step(agent, optimizer, minibatch, args):
     losses, stats = losses_of_agents(agent, minibatch, args)
     parameters = list(optimizer.parameters.values())
     # The gradient of the sum has each agent's own gradient, as no other loss depends on the agent's parameters.
+    # materialize_grads: zeros for what the losses do not use
     gradients = torch.autograd.grad(losses.sum(), parameters, materialize_grads=True)
 
-    # [core 11] global gradient clipping, [seeds 1] of each agent by its own norm
+    # [core 11] global gradient clipping, [seeds 1] of each agent by its own norm; all parameters have three axes,
+    # [S, inputs, outputs] or [S, 1, outputs]
     norms = torch.stack([torch.linalg.vector_norm(gradient, dim=(1, 2)) for gradient in gradients])
     stats["grad_norm"] = torch.linalg.vector_norm(norms, dim=0)
     scale = (args.max_grad_norm / (stats["grad_norm"] + 1e-6)).clamp(max=1.0).view(-1, 1, 1)
@@ -487,17 +504,30 @@ def join_options(args_of_agents, device):
 
 
 def draw_noise(args, envs, generators):
-    """[seeds 1] The noise of a rollout, float32 [M, S, N, A]: of each agent what M calls of its own run would draw."""
+    """[seeds 1] The noise of a rollout, float32 [M, S, N, A].
+
+    On a CPU, that of an agent is what M calls of its own run would draw. On a GPU it is not: there one call for M steps
+    draws other numbers than M calls."""
     shape = (args.num_steps, args.num_envs, envs.single_action_space.n)
     noise = [torch.empty(shape, device=g.device).exponential_(generator=g) for g in generators]
     return torch.stack(noise, dim=1)
 
 
+def columns_of_environments(values, num_steps):
+    """[seeds 1] Numbers of all agents, [S, M * N], as gae() takes them: a column of each environment, [M, S * N]."""
+    return values.unflatten(1, (num_steps, -1)).transpose(0, 1).flatten(1)
+
+
+def rows_of_agents(columns, num_agents):
+    """[seeds 1] Numbers with a column of each environment, [M, S * N], as rows of the agents, [S, M * N]."""
+    return columns.unflatten(1, (num_agents, -1)).transpose(0, 1).flatten(1)
+
+
 def train(args, run):
     """Trains S agents and returns them; `run` holds their folders, logs, progress bar and checkpoints."""
     # [seeds 1] the options of each agent; their ranges are checked one by one
-    for each in run.args_of_agents:
-        if not (0 <= each.gamma <= 1 and 0 <= each.gae_lambda <= 1 and each.clip_coef >= 0 and each.max_grad_norm >= 0):
+    for own in run.args_of_agents:
+        if not (0 <= own.gamma <= 1 and 0 <= own.gae_lambda <= 1 and own.clip_coef >= 0 and own.max_grad_norm >= 0):
             sys.exit("error: --gamma and --gae-lambda must be in [0, 1], --clip-coef and --max-grad-norm at least 0")
     num_agents = len(run.args_of_agents)
     if num_agents > 1 and args.target_kl is not None:
@@ -516,9 +546,10 @@ def train(args, run):
     # [seeds 1] the agents, each with the weights and the generator of its own run
     agents = []
     generators = []
-    for each in run.args_of_agents:
-        torch.manual_seed(each.seed + run.global_step)
+    for own in run.args_of_agents:
+        torch.manual_seed(own.seed + run.global_step)
         agents.append(Agent(envs).to(device))
+        # The noise of actions and the permutations have a generator of their own, as an environment may seed torch's.
         generators.append(torch.Generator(device).manual_seed(torch.randint(2**62, ()).item()))
     agent = stack(agents)
     optimizer = Adam(agent)
@@ -531,20 +562,22 @@ def train(args, run):
     optimizers = split_optimizer(optimizer, agents)
     run.start(device, agent=[*map(Cloned, agents)], optimizer=[*map(Cloned, optimizers)])
     # [seeds 1] the seed of each environment, and the discount of its agent, [S * N]
-    seeds = [each.seed + run.global_step + i for each in run.args_of_agents for i in range(args.num_envs)]
-    gamma = np.repeat([each.gamma for each in run.args_of_agents], args.num_envs)
-    gae_lambda = np.repeat([each.gae_lambda for each in run.args_of_agents], args.num_envs)
-    args = join_options(run.args_of_agents, device)
+    seeds = [own.seed + run.global_step + i for own in run.args_of_agents for i in range(args.num_envs)]
+    gamma = np.repeat([own.gamma for own in run.args_of_agents], args.num_envs)
+    gae_lambda = np.repeat([own.gae_lambda for own in run.args_of_agents], args.num_envs)
+    joined_args = join_options(run.args_of_agents, device)
+    # [seeds 1] the row in which each agent's steps begin where the batches of all agents follow each other, [S, 1]
     first_rows = torch.arange(num_agents, device=device).unsqueeze(1) * run.batch_size
     next_obs, _ = envs.reset(seed=seeds)  # a resume starts new episodes
     next_done = np.zeros(envs.num_envs, dtype=bool)  # before the first step, no episode has ended
 
     for update in run.updates():  # which also saves checkpoints between updates, and ends a run that is stopped
-        # [core 4] annealing of the learning rate, and [aux 1] of the clip range
+        # [core 4] annealing of the learning rate, and [aux 1] of the clip range; [seeds 1] where agents have several
+        # values, they are tensors [S]
         remaining = 1.0 - (update - 1.0) / run.num_updates  # from 1 to 1 / num_updates
-        learning_rate = args.learning_rate * (remaining if args.anneal_lr else 1.0)
-        clip_coef = args.clip_coef * (remaining if args.anneal_clip else 1.0)
-        annealed_args = dataclasses.replace(args, learning_rate=learning_rate, clip_coef=clip_coef)
+        learning_rate = joined_args.learning_rate * (remaining if args.anneal_lr else 1.0)
+        clip_coef = joined_args.clip_coef * (remaining if args.anneal_clip else 1.0)
+        annealed_args = dataclasses.replace(joined_args, learning_rate=learning_rate, clip_coef=clip_coef)
         if args.compile:
             annealed_args = floats_as_tensors(annealed_args)
 
@@ -555,7 +588,7 @@ def train(args, run):
         noise = draw_noise(args, envs, generators)
         with torch.no_grad():
             for t in range(args.num_steps):
-                # [seeds 1] [S, N, D] and [S, N]
+                # [seeds 1] observations [S, N, D] and actions [S, N]
                 obs = torch.from_numpy(next_obs).to(device).unflatten(0, (num_agents, args.num_envs))
                 action = agent.get_policy(obs).sample(noise=noise[t])
                 step = dict(obs=obs, actions=action)
@@ -579,22 +612,20 @@ def train(args, run):
             policy, values, *_ = agent(batch["obs"])
             batch["logprobs"] = policy.log_prob(batch["actions"])
             batch["values"] = values
-            # [seeds 1] [S, N]
+            # [seeds 1] the values after the last step, [S, N]
             _, next_value, *_ = agent(torch.from_numpy(next_obs).to(device).unflatten(0, (num_agents, args.num_envs)))
 
         # The update: epochs of gradient steps on minibatches of the rollout.
         advantages = gae(
             rewards,
-            values.unflatten(1, (args.num_steps, -1)).transpose(0, 1).flatten(1).cpu().numpy(),  # [seeds 1] [M, S * N]
+            columns_of_environments(values, args.num_steps).cpu().numpy(),  # [seeds 1]
             dones,
             next_value.flatten().cpu().numpy(),  # [seeds 1]
             next_done,
             gamma,  # [seeds 1]
             gae_lambda,  # [seeds 1]
         )
-        # [seeds 1] [S, M * N]
-        advantages = torch.from_numpy(advantages).to(device).unflatten(1, (num_agents, -1)).transpose(0, 1).flatten(1)
-        returns = advantages + values
+        returns = rows_of_agents(torch.from_numpy(advantages).to(device), num_agents) + values  # [seeds 1] [S, M * N]
         batch["returns"] = returns
         batch = {name: column.flatten(0, 1) for name, column in batch.items()}  # [seeds 1] each [S * M * N, ...]
         stats = []
@@ -1061,12 +1092,16 @@ def main(create_run=Run):
 
 
 class Runs(Run):
-    """[seeds 1] The runs of all agents, with one progress bar. Each has a folder, a log and checkpoints of its own."""
+    """[seeds 1] The runs of all agents, with one progress bar. Each has a folder, a log and checkpoints of its own.
+
+    Its attributes and methods are those of a Run that main() and train() use. It inherits stop() alone: the rest of a
+    Run, such as save(), is called of the agents' runs."""
 
     def __init__(self, args):
+        # without super().__init__(), which would prepare one more run
         self.runs = []
-        for each in combinations(args):
-            run = Run(each)
+        for own in combinations(args):
+            run = Run(own)
             if run.folder in [other.folder for other in self.runs]:  # the name does not show every option
                 run.folder = run.folder.with_name(f"{run.folder.name}-{len(self.runs)}")
             self.runs.append(run)
@@ -1080,7 +1115,8 @@ class Runs(Run):
         self.global_step = first.global_step
         self.updates_done = first.updates_done
         self.num_updates = first.num_updates
-        self.failed = []  # the runs of agents that are trained no more
+        # the runs of agents whose loss was not finite: updated like the others, but neither logged nor saved
+        self.failed = []
         self.started = False
         self.stopping = False
         self.exit_status = 0
@@ -1088,8 +1124,13 @@ class Runs(Run):
 
     def start(self, device, **parts):
         """Starts the run of each agent with its own of the parts, {name: [part of an agent, ...]}."""
+        check_steps(self.runs)
         for k, run in enumerate(self.runs):
-            run.start(device, **{name: of_agents[k] for name, of_agents in parts.items()})
+            run.parts = {name: of_agents[k] for name, of_agents in parts.items()}
+            if run.saved is not None:
+                run.restore()  # all before the first has a folder, so that parts that do not fit leave none behind
+        for run in self.runs:
+            run.start(device, **run.parts)
         self.started = True
 
     def running(self):
@@ -1097,7 +1138,9 @@ class Runs(Run):
         return [(k, run) for k, run in enumerate(self.runs) if run not in self.failed]
 
     def updates(self):
-        """Yields the numbers of the updates; shows the progress of all agents, and saves where due."""
+        """Yields the numbers of the updates; shows the progress of all agents, and saves where due.
+
+        The bar counts the steps of one agent, which are those of --total-timesteps."""
         total = self.args.total_timesteps
         with tqdm(total=total, initial=self.global_step, unit=" steps", unit_scale=True, mininterval=1) as self.bar:
             for run in self.runs:
@@ -1130,7 +1173,7 @@ class Runs(Run):
     def log_step(self, infos):
         """Counts a step of all environments, and gives each agent's run the episodes that ended in its own."""
         final_info = infos.get("final_info", {})
-        self.global_step += self.args.num_envs
+        self.global_step += self.args.num_envs  # that of each agent, for a train() that asks for it as of any run
         for k, run in self.running():
             rows = slice(k * self.args.num_envs, (k + 1) * self.args.num_envs)
             if "_episode" not in final_info or not final_info["_episode"][rows].any():
@@ -1140,13 +1183,15 @@ class Runs(Run):
             run.log_step({"final_info": {"_episode": final_info["_episode"][rows], "episode": episode}})
 
     def log_update(self, scalars):
-        """Logs the scalars, {name: tensor [S]}. An agent whose loss is not finite is named, and trained no more."""
+        """Logs the scalars, {name: tensor [S]}. An agent whose loss is not finite is named.
+
+        From then on it is neither logged nor saved."""
         of_agents = {name: tensor.tolist() for name, tensor in scalars.items()}
         for k, run in self.running():
             try:
                 run.log_update({name: values[k] for name, values in of_agents.items()})
             except SystemExit as error:  # with it the run of one agent would end the process
-                run.writer.flush()
+                run.writer.flush()  # this is its last update, and the process may go on for hours
                 self.failed.append(run)
                 self.bar.write(f"{error}; {run.folder} ends here, the other agents go on", file=sys.stderr)
         if not self.running():
@@ -1154,41 +1199,65 @@ class Runs(Run):
 
 
 def combinations(args):
-    """[seeds 1] The options of each agent: one for each combination of the values given, the seeds changing last."""
+    """[seeds 1] The options of each agent: one Args for each combination of the values given.
+
+    Agents that differ in the seed alone follow each other."""
     values = {}
-    for name in reversed(OPTIONS_OF_AGENTS):
+    for name in reversed(OPTIONS_OF_AGENTS):  # the last changes fastest, which is the seed
         value = getattr(args, name)
         values[name] = value if isinstance(value, tuple) else (value,)
-        if len(values[name]) != len(set(values[name])) or not values[name]:
+        if not values[name]:
+            sys.exit(f"error: --{name.replace('_', '-')} needs a value")
+        if len(values[name]) != len(set(values[name])):
             sys.exit(f"error: --{name.replace('_', '-')} needs values that differ from each other")
     several = [name for name in values if len(values[name]) > 1]
     if args.resume is not None and several not in ([], ["resume"]):
         sys.exit("error: an agent that is resumed keeps its options; one value replaces those of all agents")
     if several and args.track:
         sys.exit("error: Weights & Biases takes one run of a process; --track needs a single agent")
-    return [
-        dataclasses.replace(args, **dict(zip(values, each, strict=True)))
-        for each in itertools.product(*values.values())
-    ]
+    found = []
+    for combination in itertools.product(*values.values()):
+        options = dict(zip(values, combination, strict=True))
+        found.append(dataclasses.replace(args, **options))
+    return found
+
+
+def shared_options(run):
+    """[seeds 1] {name: value} of a run's options that must be the same for all agents."""
+    return {name: value for name, value in vars(run.args).items() if name not in (*OPTIONS_OF_AGENTS, "exp_name")}
 
 
 def check_same(run, first):
     """[seeds 1] Ends the program if a resumed run cannot go on beside the first one."""
-    of_agents = {*OPTIONS_OF_AGENTS, "exp_name"}
-    shared, of_first = ({k: v for k, v in vars(each.args).items() if k not in of_agents} for each in (run, first))
-    differing = [name for name in shared if shared[name] != of_first[name]]
+    options = shared_options(run)
+    of_first = shared_options(first)
+    differing = [name for name in options if options[name] != of_first[name]]
     if differing:
         sys.exit(f"error: {first.folder} and {run.folder} differ in {', '.join(differing)}")
     if (run.global_step, run.first_step) != (first.global_step, first.first_step):
         sys.exit(f"error: {first.folder} is at step {first.global_step}, {run.folder} at step {run.global_step}")
 
 
+def check_steps(runs):
+    """[seeds 1] Ends the program if resumed runs have taken different numbers of Adam's steps, which all agents share.
+
+    Runs of the same options and number of environment steps may do so, if an earlier part had other options."""
+    counts = []
+    for run in runs:
+        optimizer = (run.saved or {}).get("optimizer", {})  # a checkpoint without one begins anew
+        counts.append(float(optimizer.get("steps", 0)))
+    for run, count in zip(runs, counts, strict=True):
+        if count != counts[0]:
+            text = f"{counts[0]:.0f} steps of Adam, {run.folder} {count:.0f}"
+            sys.exit(f"error: {runs[0].folder} has taken {text}: continue them in processes of their own")
+
+
 def print_table(args_of_agents):
-    """[seeds 1] Prints the number of the agents, and a row for each with its seed and the options that differ."""
+    """[seeds 1] Prints a row for each agent, with its seed and the options in which agents differ."""
     columns = {}
-    for name in OPTIONS_OF_AGENTS[:-1]:
+    for name in OPTIONS_OF_AGENTS:
         texts = [str(getattr(args, name)) for args in args_of_agents]
-        if name == "seed" or len(set(texts)) > 1:
+        if name == "seed" or (name != "resume" and len(set(texts)) > 1):
             columns[name] = [name, *texts]
     widths = [max(map(len, column)) for column in columns.values()]
     for row in zip(*columns.values(), strict=True):

@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import json
 import math
+import re
 import shutil
 
 import gymnasium as gym
@@ -13,6 +14,7 @@ import pytest
 import script_table
 import torch
 import toy_envs
+import tyro
 from in_process import patched, watched
 from rounding import ROUNDING
 from run_files import checkpoint, equal, scalars
@@ -229,6 +231,15 @@ def test_agents_go_on_side_by_side_alone_or_under_ppo(tmp_path):
     assert checkpoint(under_ppo)["global_step"] == 1920 and checkpoint(under_ppo)["args"]["seed"] == 2
 
 
+def test_the_help_of_an_option_is_its_own(capsys):
+    """Of the one that follows the words on all options, too."""
+    with pytest.raises(SystemExit):
+        tyro.cli(ppo_seeds.Args, args=["--help"])
+    words = " ".join(re.findall(r"[^\s│]+", capsys.readouterr().out))
+    assert " seed of torch; environment i gets" in words and "Several values" not in words
+    assert "run seed of torch" not in words
+
+
 def test_the_table_of_agents(capsys, tmp_path):
     folders = train_agents(f"{TINY} --seeds 1 2 --gamma 0.9 0.99 --total-timesteps 64", tmp_path)
     table = "seed  gamma\n   1    0.9\n   2    0.9\n   1   0.99\n   2   0.99\n"
@@ -247,7 +258,7 @@ def test_the_names_of_folders_differ_even_where_options_do_not_fit(tmp_path):
     ("options", "error"),
     [
         ("--seeds 1 1", "--seed needs values that differ"),
-        ("--seeds", "--seed needs values that differ"),
+        ("--seeds", "--seed needs a value"),
         ("--seeds 1 2 --track", "--track needs a single agent"),
         ("--seeds 1 2 --target-kl 0.01", "--target-kl ends the update of each agent at another epoch"),
         ("--gamma 0.9 1.1", "--gamma and --gae-lambda must be in"),
@@ -270,10 +281,48 @@ def test_runs_that_cannot_go_on_side_by_side(tmp_path):
         train_agents(f"--resume {one} {other} --total-timesteps 640", tmp_path)
 
 
+def test_runs_that_have_taken_other_numbers_of_steps_of_adam(tmp_path):
+    """With the same options now, and other epochs before."""
+    [one] = train_agents(f"{TINY} --total-timesteps 128", tmp_path)
+    [other] = train_agents(f"{TINY} --seed 2 --total-timesteps 128 --update-epochs 2", tmp_path)
+    with pytest.raises(SystemExit, match="has taken 32 steps of Adam, .* 16: continue them in processes of their own"):
+        train_agents(f"--resume {one} {other} --total-timesteps 640 --update-epochs 4", tmp_path)
+    assert checkpoint(one)["global_step"] == checkpoint(other)["global_step"] == 128
+
+
+def test_no_agent_has_a_new_folder_where_one_checkpoint_does_not_fit(tmp_path):
+    options = f"{TINY} --total-timesteps 128"
+    folders = [*train_agents(options, tmp_path), *train_agents(f"{options} --env-id Acrobot-v1", tmp_path)]
+    files = " ".join(str(max(folder.glob("checkpoint_*"))) for folder in folders)
+    with pytest.raises(SystemExit, match="does not fit"):
+        train_agents(f"--resume {files} --env-id CartPole-v1 --total-timesteps 640", tmp_path)
+    assert sorted((tmp_path / "runs").iterdir()) == sorted(folders)
+
+
 def test_a_layer_that_cannot_be_stacked():
     agents = [torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.LayerNorm(3)) for _ in range(2)]
     with pytest.raises(SystemExit, match="1 has parameters or buffers; only nn.Linear"):
         ppo_seeds.stack(agents)
+
+
+def test_parameters_with_two_names_are_not_stacked():
+    """Neither a layer that is used twice, nor two layers that share a weight."""
+    layer = torch.nn.Linear(3, 3)
+    with pytest.raises(SystemExit, match="1.bias, 1.weight: "):
+        ppo_seeds.stack([torch.nn.Sequential(layer, layer)])
+    other = torch.nn.Linear(3, 3)
+    other.weight = layer.weight
+    with pytest.raises(SystemExit, match=": 1.weight: "):
+        ppo_seeds.stack([torch.nn.Sequential(layer, other)])
+
+
+def test_a_frozen_layer_stays_as_it_is():
+    agents = [torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 1)) for _ in range(2)]
+    for agent in agents:
+        agent[0].requires_grad_(False)
+    stacked = ppo_seeds.stack(agents)
+    assert list(ppo_seeds.Adam(stacked).parameters) == ["1.weight", "1.bias"]
+    assert {name for name, p in stacked.named_parameters() if p.requires_grad} == {"1.weight", "1.bias"}
 
 
 @script_table.slow
