@@ -66,7 +66,9 @@ def has_metric(run, name):
 
 
 def plot(axes, sides, name="return", axis="step", points=100, each=False):
-    """Draws a metric of [(label, colour, runs), ...]: the mean with its band and, with `each`, every run."""
+    """Draws a metric of [(label, colour, runs), ...]: the mean with its band and, with `each`, every run.
+
+    The x axis has steps, or where `axis` is "seconds", minutes."""
     for label, color, runs in sides:
         runs = [run for run in runs if has_metric(run, name)]
         if not runs:
@@ -105,13 +107,13 @@ def drawing(size, path, draw):
         figure.savefig(path, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
 
 
-def together(env_ids, path, columns=2):
+def together(panels, path, columns=2):
     """Draws {environment: [(label, runs), ...]}: a panel for each environment, a colour for each experiment."""
-    columns = min(columns, len(env_ids))
-    rows = -(-len(env_ids) // columns)  # rounded up
+    columns = min(columns, len(panels))
+    rows = -(-len(panels) // columns)  # rounded up
 
     def draw(figure):
-        for i, (env_id, sides) in enumerate(env_ids.items()):
+        for i, (env_id, sides) in enumerate(panels.items()):
             axes = figure.add_subplot(rows, columns, i + 1)
             colored = [(label, CYCLE[j % len(CYCLE)], runs) for j, (label, runs) in enumerate(sides)]
             plot(axes, colored)

@@ -39,6 +39,21 @@ PUBLISHED = {
 CHANGED = re.compile(r"(?P<first>[^,]+), from step (?P<step>\d+) (?P<next>[^,]+)")
 
 
+def option_texts(options):
+    """Options {name: value}, each as a text: "--num-envs 32".
+
+    An option that a resume changed is "--bf16 until step 5513216"; the steps do not say what it was later."""
+    texts = []
+    for name, value in options.items():
+        changed = CHANGED.match(value) if isinstance(value, str) else None
+        if changed is None:
+            texts.append(option_text(name, value))
+            continue
+        first = {"True": True, "False": False}.get(changed["first"], changed["first"])
+        texts.append(f"{option_text(name, first)} until step {changed['step']}")
+    return texts
+
+
 class Experiment(NamedTuple):
     """Our runs of one script on one environment, and the runs of ppo2 of as many steps, which may be none."""
 
@@ -50,24 +65,17 @@ class Experiment(NamedTuple):
 
     @property
     def name(self):
-        """The script with its options, as on a command line."""
-        return " ".join([f"{self.script}.py", *(option_text(*option) for option in self.options.items())])
+        """The script with its options, as on a command line but for those that a resume changed."""
+        return " ".join([f"{self.script}.py", *self.words()])
+
+    @property
+    def has_options(self):
+        """Whether the runs have options of their own, beside their length and a name."""
+        return bool(self.words("total_timesteps", "exp_name"))
 
     def words(self, *hidden):
-        """The options without those in `hidden`, each as a text: "--num-envs 32".
-
-        An option that a resume changed is "--bf16 until step 5513216"; the steps do not say what it was later."""
-        texts = []
-        for name, value in self.options.items():
-            if name in hidden:
-                continue
-            changed = CHANGED.match(value) if isinstance(value, str) else None
-            if changed is None:
-                texts.append(option_text(name, value))
-                continue
-            first = {"True": True, "False": False}.get(changed["first"], changed["first"])
-            texts.append(f"{option_text(name, first)} until step {changed['step']}")
-        return texts
+        """The options without those in `hidden`, as option_texts() has them."""
+        return option_texts({name: value for name, value in self.options.items() if name not in hidden})
 
     @property
     def published(self):
@@ -120,6 +128,7 @@ def experiments_of(found):
             continue
         ppo2 = []
         if any(run.finished for run in runs):
+            # "{}", as load() gives all runs of ppo2 no options
             ppo2 = found.get(("ppo2", PAIRS.get(script), env_id, "{}", wanted), [])
             ppo2 = [run for run in ppo2 if run.finished]
         experiments.append(Experiment(script, env_id, json.loads(options), runs, ppo2))
@@ -127,8 +136,15 @@ def experiments_of(found):
     known = list(PAIRS)
 
     def place(one):
-        order = known.index(one.script) if one.script in known else len(known)
-        return order, one.script, one.env_id not in FIRST, one.env_id, -one.most, len(one.options), str(one.options)
+        return (
+            known.index(one.script) if one.script in known else len(known),
+            one.script,  # of those that PAIRS lacks
+            one.env_id not in FIRST,
+            one.env_id,
+            -one.most,  # the longest runs first
+            len(one.options),  # then those with the fewest options
+            str(one.options),
+        )
 
     return sorted(experiments, key=place)
 
@@ -137,14 +153,17 @@ def left_out(found, experiments):
     """A line for each run that is in no score, with the reason."""
     scored = {id(run) for one in experiments for run in [*one.done, *one.ppo2]}
     lines = []
-    for (_, script, env_id, options, wanted), runs in found.items():
+    for (side, script, env_id, options, wanted), runs in found.items():
         for run in runs:
             if id(run) in scored:
                 continue
-            name = " ".join([script, *(option_text(*option) for option in json.loads(options).items())])
+            name = " ".join([script, *option_texts(json.loads(options))])
+            stopped = f"it was stopped at {run.about['steps']:,} of {wanted:,} steps"
             if run.finished:
                 why = f"none of our runs has its {wanted:,} steps, so there is nothing to compare it with"
+            elif side == "ppo2":
+                why = f"{stopped}, and we compare with finished runs of ppo2 alone"
             else:
-                why = f"it was stopped at {run.about['steps']:,} of {wanted:,} steps, and another run came further"
+                why = f"{stopped}, and another run came further"
             lines.append(f"{name} on {env_id}, seed {run.about['seed']}: {why}")
     return lines

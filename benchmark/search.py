@@ -1,4 +1,4 @@
-"""Searches a script's hyperparameters with Optuna.
+"""Searches the hyperparameters of a script of PPO with Optuna.
 
     pip install ".[benchmark,search]"
     python -m benchmark.search ppo.py --trials 50 --seeds 3 --env-id CartPole-v1 --total-timesteps 50000
@@ -58,7 +58,7 @@ def words(options):
 
 
 class Failed(Exception):
-    """A run of a trial failed."""
+    """A run of a trial failed, or could not be made."""
 
 
 class NoEpisode(Exception):
@@ -69,10 +69,11 @@ def score(line, folder, seed):
     """The mean return of the last 100 episodes of a run; Failed or NoEpisode where there is none."""
     run = sweep.Ours(f"{line} --save-every=0", seed, folder)
     process = sweep.start(run, folder)
+    log = f"{folder}/logs/{run.name}.log"
     if process == "busy":
-        raise Failed(f"{folder}/logs/{run.name}.log")
+        raise Failed(f"another process makes this run: {log} is locked")
     if process != "done" and process.wait() != 0:
-        raise Failed(f"{folder}/logs/{run.name}.log")
+        raise Failed(f"the run ended with an error: {log}")
     checkpoint = max(run.run_folder().glob("checkpoint_*.pt"))
     returns = torch.load(checkpoint, weights_only=True)["returns"]
     if not returns:

@@ -23,6 +23,8 @@ from pathlib import Path
 from statistics import mean, median
 from typing import NamedTuple
 
+from benchmark.sweep import machine
+
 ROOT = Path(__file__).resolve().parents[1]
 TIMED = ROOT / "benchmark" / "timed"  # the programs that are timed
 SB3 = ["stable-baselines3==2.9.2", "gymnasium[mujoco]", "ale-py", "opencv-python-headless", "box2d", "pygame-ce"]
@@ -86,7 +88,8 @@ def run_ours(script, updates, words, ranks=0):
     """The result of timed/ours.py with a script and its options, {name: number or text}, or {"error": text}.
 
     With `ranks` that many processes run under torchrun. Then seconds are those of the slowest rank, the share of
-    collectives is the mean over ranks, and CPU time the sum; only the rank that saves checkpoints knows the weights."""
+    collectives is the mean over ranks, and CPU time the sum; only the rank that saves checkpoints knows the weights.
+    All else, such as the shares of the phases and the memory, is that of the rank that prints first."""
     program = [str(TIMED / "ours.py"), script, str(updates), *words]
     if not ranks:
         return with_speed(run_program([sys.executable, *program])[0])
@@ -169,7 +172,7 @@ def weights_differ(repeats):
 def cells(repeats, base, ranks):
     """{column: text} of a setting's repeats, [(ours, Stable-Baselines3's or None), ...].
 
-    `base`, (repeats, ranks), is what the efficiency is relative to."""
+    `base`, (repeats, ranks), is what the efficiency is relative to. 0 ranks are one process without torchrun."""
     error = first_error(repeats)
     if error is not None:
         return {"result": f"error: {error}"}
@@ -185,8 +188,9 @@ def cells(repeats, base, ranks):
     if ranks and first_error(base_repeats) is None:
         # the speed of a rank beside that of a rank in the base, within each repeat, as a machine's speed drifts
         ratios = []
+        base_processes = max(base_ranks, 1)
         for one, (base_result, _) in zip(ours, base_repeats, strict=True):
-            ratios.append((one["speed"] / ranks) / (base_result["speed"] / base_ranks))
+            ratios.append((one["speed"] / ranks) / (base_result["speed"] / base_processes))
         shown["efficiency"] = f"{median(ratios):.0%}"
     shares = [*PHASES, "collectives"] if ranks else PHASES
     for name in shares:
@@ -211,8 +215,6 @@ def has_failed(repeats):
 
 def conditions(options, found):
     """A sentence on what was measured when and where."""
-    from benchmark.sweep import machine
-
     describe = ["git", "describe", "--always", "--dirty"]
     commit = subprocess.run(describe, cwd=ROOT, capture_output=True, text=True).stdout.strip()
     about = [
@@ -221,7 +223,9 @@ def conditions(options, found):
         f"commit {commit or 'unknown'}",
         f"load {os.getloadavg()[0]:.1f}",
     ]
-    about += [f"{name} {value}" for name, value in machine(1).items() if value and name != "runs_at_once"]
+    hardware = machine(workers=1)
+    del hardware["runs_at_once"]  # the programs take turns
+    about += [f"{name} {value}" for name, value in hardware.items() if value]
     about += [f"{name} {version(name)}" for name in ("torch", "numpy", "gymnasium")]
     peers = [peer for repeats in found.values() for _, peer in repeats if peer is not None]
     about += sorted({peer["version"] for peer in peers if "version" in peer})
@@ -260,7 +264,7 @@ def main():
     parser.add_argument("settings", nargs="*", metavar="SETTING", help='such as CartPole or "Breakout --bf16"')
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--updates", type=int, default=8, help="of a run, after the first two")
-    parser.add_argument("--ranks", type=int, nargs="+", help="numbers of processes under torchrun")
+    parser.add_argument("--ranks", type=int, nargs="+", help="numbers of processes under torchrun; 0: without it")
     parser.add_argument("--check", action="store_true", help="run the golden tests, and every script twice")
     parser.add_argument("--no-sb3", action="store_true", help="leave Stable-Baselines3 out")
     parser.add_argument("--out", type=Path, help="where to write .md and .json (default: runs/speed-<time>)")
@@ -279,8 +283,8 @@ def main():
     out = options.out or Path("runs", time.strftime("speed-%Y%m%d-%H%M%S"))
     out.parent.mkdir(parents=True, exist_ok=True)
     found = measure(options)
-    lines += report(options, found)
     out.with_name(f"{out.name}.json").write_text(json.dumps(found, indent=1))
+    lines += report(options, found)
     table = out.with_name(f"{out.name}.md")
     table.write_text("\n".join([*lines, ""]))
     for line in lines:

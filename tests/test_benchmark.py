@@ -567,6 +567,29 @@ def test_tables_and_pictures_are_those_of_the_results(tmp_path):
         np.testing.assert_allclose(*pairs, atol=0.01)
 
 
+def test_what_an_experiment_is_called():
+    """Words of a command line; an option that a resume changed has its first value, and the step of the change."""
+    options = {"gamma": 0.9, "bf16": "True, from step 512 False", "anneal_lr": False, "total_timesteps": 2048}
+    one = experiments.Experiment("ppo", "CartPole-v1", options, [], [])
+    assert one.name == "ppo.py --gamma 0.9 --bf16 until step 512 --no-anneal-lr --total-timesteps 2048"
+    assert one.has_options
+    assert not one._replace(options={"total_timesteps": 2048, "exp_name": "x"}).has_options
+
+
+def test_why_a_run_is_in_no_score():
+    def made(seed, steps):
+        return results.Run({"seed": seed, "steps": steps, "steps_wanted": 200, "script": "x"}, {}, {})
+
+    found = {
+        ("ours", "ppo", "CartPole-v1", '{"bf16": "True, from step 50 False"}', 200): [made(1, 100), made(2, 150)],
+        ("ppo2", "ppo2_copy", "CartPole-v1", "{}", 200): [made(3, 180), made(4, 200)],
+    }
+    first, second, third = experiments.left_out(found, experiments.experiments_of(found))
+    assert first.startswith("ppo --bf16 until step 50 on CartPole-v1, seed 1: it was stopped at 100 of 200 steps, and")
+    assert second.startswith("ppo2_copy on CartPole-v1, seed 3: it was stopped at 180 of 200 steps, and we compare")
+    assert third.startswith("ppo2_copy on CartPole-v1, seed 4: none of our runs has its 200 steps")
+
+
 def test_tuned_tasks_have_their_intervals(tmp_path):
     """Of the same task one line, with Student's interval of each side's seeds; solved when half of our runs are."""
     row = "CartPole-v1,ours,98304,{},recipes/with/x.diff + recipes/without/y.diff,python ppo+x+y.py{}"

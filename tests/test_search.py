@@ -75,6 +75,15 @@ def test_no_episode_ends(monkeypatch, tmp_path):
         program.main()
 
 
+def test_a_failed_run_has_its_reason(monkeypatch, tmp_path):
+    """Whether it is made elsewhere, or ended with an error."""
+    failing = subprocess.Popen([sys.executable, "-c", "raise SystemExit(1)"])
+    for process, reason in (("busy", "another process makes this run"), (failing, "the run ended with an error")):
+        monkeypatch.setattr(program.sweep, "start", lambda run, folder, process=process: process)
+        with pytest.raises(program.Failed, match=rf"{reason}: {tmp_path}/logs/.*\.log"):
+            program.score("ppo.py", tmp_path, 1)
+
+
 @pytest.mark.slow
 def test_it_searches_ppo(tmp_path):
     options = "--trials 1 --seeds 1 --total-timesteps 4096 --num-envs 8 --folder".split()

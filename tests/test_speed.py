@@ -30,6 +30,8 @@ def test_efficiency_is_that_of_each_rank():
     two = one | {"speed": 150.0, "collectives": 0.2}
     shown = speed.cells([(two, None)], ([(one, None)], 1), 2)
     assert (shown["efficiency"], shown["collectives"], shown["steps/s"]) == ("75%", "20%", "150")
+    without_torchrun = ([(one, None)], 0)  # which is one process as well
+    assert speed.cells([(two, None)], without_torchrun, 2)["efficiency"] == "75%"
     peer = {"speed": 75.0, "by_cpu": 10.0}
     shown = speed.cells([(one | {"by_cpu": 30.0}, peer)], ([(one, None)], 0), 0)
     assert (shown["SB3 steps/s"], shown["ratio"], shown["ratio by CPU time"]) == ("75", "1.33", "3.00")
