@@ -33,13 +33,18 @@ def refresh(recipe):
 def main():
     plain = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="python -m recipes", description=__doc__, formatter_class=plain)
-    parser.add_argument("names", nargs="*", help="such as core-3; default: all")
+    parser.add_argument("names", nargs="*", help="such as core-3 or without/core-3; default: all")
     parser.add_argument("--caught", action="store_true", help="record the test that fails without the detail")
     args = parser.parse_args()
     folders = ["without"] if args.caught else ["with", "without"]
     among = [recipe for recipe in recipes() if recipe.file.parent.name in folders]
-    chosen = [recipe for recipe in among if not args.names or recipe.file.stem in args.names]
-    missing = set(args.names) - {recipe.file.stem for recipe in chosen}
+    chosen = []
+    missing = set(args.names)
+    for recipe in among:
+        names = {recipe.file.stem, recipe.name}
+        if not args.names or names & set(args.names):
+            chosen.append(recipe)
+            missing -= names
     if missing:
         sys.exit(f"error: recipes/{' and recipes/'.join(folders)} have no {', '.join(sorted(missing))}")
 

@@ -35,10 +35,10 @@ class Recipe(NamedTuple):
 
 def read(file):
     """The recipe in a file; ValueError if its header is invalid."""
-    header, *diff = re.split(r"^(?=diff --git |--- )", file.read_text(), maxsplit=1, flags=re.MULTILINE)
-    lines = re.sub(r"\n +", " ", header).strip().splitlines()  # a long text goes on in indented lines
+    head, *diff = re.split(r"^(?=diff --git |--- )", file.read_text(), maxsplit=1, flags=re.MULTILINE)
+    joined = re.sub(r"\n +", " ", head)  # a long text goes on in indented lines
     header = {}
-    for line in lines:
+    for line in joined.strip().splitlines():
         key, _, text = line.partition(": ")
         header[key] = text
     ordered = [key for key in KEYS if key in header]

@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,6 +22,7 @@ from script_table import ROOT, TEXTS, needs_procgen
 
 import enjoy
 import export
+from recipes import __main__ as program
 from recipes import refresh as refreshing
 from recipes.recipe import apply, plumbing, read, recipes
 
@@ -121,6 +123,19 @@ def test_the_index_is_up_to_date(tmp_path, monkeypatch):
     refreshing.write_index()
     [(path, text)] = written
     assert path.read_text() == text, "python -m recipes brings it up to date"
+
+
+def test_recipes_are_chosen_by_both_names(monkeypatch):
+    chosen = []
+    monkeypatch.setattr(program, "refresh", lambda recipe: chosen.append(recipe.name))
+    monkeypatch.setattr(program, "write_index", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["", "core-3", "with/muon", "without/core-5"])
+    with pytest.raises(SystemExit, match="False"):
+        program.main()
+    assert chosen == ["with/muon", "without/core-3", "without/core-5"]
+    monkeypatch.setattr(sys, "argv", ["", "--caught", "with/muon"])
+    with pytest.raises(SystemExit, match="recipes/without have no with/muon"):
+        program.main()
 
 
 # The tool
