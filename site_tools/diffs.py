@@ -25,14 +25,15 @@ MARK = re.compile(rf"\[(\w+ \d+|{'|'.join(KINDS)})\]")
 SCRIPT_ROW = re.compile(r"^\| \[`(\w+)\.py`\]\(\w+\.py\) \|.*\|$", re.MULTILINE)
 KIND_ROW = re.compile(r'^- <a id="\w+"></a>`\[(\w+)\]`: (.*)$', re.MULTILINE)
 # An entry of docs/details.md: a claim, what is said of it, a line of links to our scripts and to ppo2, and, if there
-# are such, a line of the implementations that differ
+# are such, a line of the implementations that differ. with_links() writes `ours` and `differ` and keeps the rest.
 DETAIL = re.compile(
-    r'^(<a id="[\w-]+"></a>\*\*(\w+ \d+): ([^*]*)\.\*\*((?:(?!\n\n).)*?)\n\*Ours\*: )'
-    r"([^\n]*?)(\.(?: \*ppo2\*: ([^\n]*))?)$(\n\*Differ\*: [^\n]*$)?",
+    r'^(?P<head><a id="[\w-]+"></a>\*\*(?P<mark>\w+ \d+): (?P<claim>[^*]*)\.\*\*(?P<said>(?:(?!\n\n).)*?)\n\*Ours\*: )'
+    r"(?P<ours>[^\n]*?)(?P<end>\.(?: \*ppo2\*: (?P<ppo2>[^\n]*))?)$(?P<differ>\n\*Differ\*: [^\n]*$)?",
     re.MULTILINE | re.DOTALL,
 )
-# The details of scripts that add others than the marks that their parent lacks
-CHANGED = {"ppo": [f"core {i}" for i in range(1, 14)], "ppo_shared": ["core 13"], "ppo_atari_envpool": ["core 1"]}
+# The own details of a script are the marks in it that its parent lacks, but for these: ppo.py also has marks of other
+# sets, and two scripts have another form of a detail that their parent has as well.
+OWN_DETAILS = {"ppo": [f"core {i}" for i in range(1, 14)], "ppo_shared": ["core 13"], "ppo_atari_envpool": ["core 1"]}
 # What the README says of runs whose mean return says nothing: in self-play one player's win is the other's loss.
 SELF_PLAY = {
     "environment": "SlimeVolley-v0",
@@ -63,7 +64,7 @@ class Script(NamedTuple):
 
     @property
     def adds(self):
-        """ "atari 1-9" of its details."""
+        """Its own details as a text in which those of a set, which follow each other, are a range: "atari 1-9"."""
         numbers = {}
         for mark in self.own:
             name, number = mark.split()
@@ -78,18 +79,21 @@ class Script(NamedTuple):
 def scripts():
     """{name: Script}, from the README's table."""
     text = README.read_text()
-    header = cells(text[: SCRIPT_ROW.search(text).start()].splitlines()[-2])
+    above = text[: SCRIPT_ROW.search(text).start()].splitlines()
+    header = cells(above[-2])  # between it and the first script is the line |---|
     [diff_column] = [name for name in header if name.startswith("diff")]
     details = [mark for mark in claims() if mark not in KINDS]
     found = {}
     family_texts = {"": ""}  # the text of each script together with those of its ancestors
     for row in SCRIPT_ROW.finditer(text):
-        name, about = row[1], dict(zip(header, cells(row[0]), strict=True))
-        parent = re.match(r"(?:`(\w+)\.py`)?", about[diff_column])[1] or ""
+        name = row[1]
+        about = dict(zip(header, cells(row[0]), strict=True))
+        parent_named = re.match(r"`(\w+)\.py`", about[diff_column])  # the cell begins with the parent, if there is one
+        parent = parent_named[1] if parent_named else ""
         source = "\n".join(lines(name))
         inherited = family_texts[parent]
         family_texts[name] = inherited + source
-        own = CHANGED.get(name)
+        own = OWN_DETAILS.get(name)
         if own is None:
             own = [mark for mark in details if f"[{mark}]" in source and f"[{mark}]" not in inherited]
         found[name] = Script(parent, own, about)
@@ -99,25 +103,28 @@ def scripts():
 def claims():
     """{mark: what the detail is, or the kind of line}, in the order of docs/details.md."""
     text = DETAILS.read_text()
-    return {row[2]: " ".join(row[3].split()) for row in DETAIL.finditer(text)} | dict(KIND_ROW.findall(text))
+    of_details = {row["mark"]: " ".join(row["claim"].split()) for row in DETAIL.finditer(text)}
+    return of_details | dict(KIND_ROW.findall(text))
 
 
 def reasons():
     """{mark: {"why": ..., "compared": ..., "studies": ... or ""}}, from docs/details.md."""
     found = {}
     for row in DETAIL.finditer(DETAILS.read_text()):
-        said, _, studies = " ".join(row[4].split()).partition(" *Studies*: ")
+        said, _, studies = " ".join(row["said"].split()).partition(" *Studies*: ")
         why, _, compared = said.partition(" *Compared*: ")
-        found[row[2]] = {"why": why, "compared": compared or "the same", "studies": studies.removesuffix(".")}
+        found[row["mark"]] = {"why": why, "compared": compared or "the same", "studies": studies.removesuffix(".")}
     return found
 
 
 def marked_definitions(name, mark):
     """{top-level definition of a script: the first of its lines with the mark}."""
-    found, definition = {}, None
+    found = {}
+    definition = None
     for number, line in enumerate(lines(name), 1):
-        if start := re.match(r"(?:class|def) (\w+)", line):
-            definition = start[1]
+        if re.match(r"[^\s)]", line):  # not indented, and not the end of a head of several lines
+            start = re.match(r"(?:class|def) (\w+)", line)
+            definition = start[1] if start else None
         if definition and f"[{mark}]" in line:
             found.setdefault(definition, number)
     return found
@@ -127,7 +134,8 @@ def with_links(text):
     """docs/details.md with links from each detail to its lines in the scripts that add it, or else in the first one.
 
     Each detail also has the names of the implementations that were measured to differ in it."""
-    table, differing = scripts(), page.differing()
+    table = scripts()
+    differing = page.differing()
 
     def links(mark):
         owners = [name for name, script in table.items() if mark in script.own] or list(table)[:1]
@@ -142,7 +150,11 @@ def with_links(text):
         names = ", ".join(differing.get(mark, []))
         return f"\n*Differ*: [{names}](conformance.md)" if names else ""
 
-    return DETAIL.sub(lambda row: row[1] + (links(row[2]) or "not yet") + row[6] + differ(row[2]), text)
+    def entry(row):
+        mark = row["mark"]
+        return row["head"] + (links(mark) or "not yet") + row["end"] + differ(mark)
+
+    return DETAIL.sub(entry, text)
 
 
 def changes(before, after):
@@ -194,10 +206,10 @@ def lines_below(rows, number):
     return len(list(following))
 
 
-def end_of_args(text):
-    """The number of lines up to the end of the class Args."""
-    start = text.index("class Args:")
-    return next(i for i in range(start + 1, len(text)) if text[i] and not text[i].startswith(" "))
+def end_of_args(rows):
+    """The number of lines, of a script's `rows`, up to the end of the class Args."""
+    start = rows.index("class Args:")
+    return next(i for i in range(start + 1, len(rows)) if rows[i] and not rows[i].startswith(" "))
 
 
 def size(name, parent):
@@ -208,7 +220,7 @@ def size(name, parent):
     return added, removed
 
 
-def reached(one):
+def score_cells(one):
     """{column: text} of the README's table of scripts, of an Experiment.
 
     A score stands there only if a run came to its end, with a link where its options were not the defaults."""
@@ -216,7 +228,7 @@ def reached(one):
     score = mean_and_deviation(values)
     if not one.finished:
         score = f"[stopped early]({ALL_SCORES})"
-    elif one.words("total_timesteps", "exp_name"):
+    elif one.has_options:
         score = f"{score}, [options]({ALL_SCORES})"
     return {"environment": one.env_id, "steps": one.steps, "score": score, "runs": str(len(values))}
 
@@ -226,15 +238,16 @@ def best(experiments):
 
     Where a script has none, it is that of its first experiment."""
     found = {"ppo_selfplay": SELF_PLAY}
-    defaults = [one for one in experiments if one.finished and not one.words("total_timesteps", "exp_name")]
+    defaults = [one for one in experiments if one.finished and not one.has_options]
     for one in [*defaults, *experiments]:
-        found.setdefault(one.script, reached(one))
+        found.setdefault(one.script, score_cells(one))
     return found
 
 
 def with_diffs_and_scores(text, experiments):
     """README.md with the diff's size and the first score in each script's row."""
-    table, found = scripts(), best(experiments)
+    table = scripts()
+    found = best(experiments)
 
     def row(match):
         name = match[1]

@@ -93,14 +93,14 @@ def hyperparameter_table(scripts):
     names = list(dict.fromkeys(name for table in tables.values() for name in table if name not in RUN))
     lines = table_head(["option", f"`{scripts[0].name}`", "in other scripts"])
     for name in names:
-        usual = tables[scripts[0].stem].get(name)
+        usual = tables[scripts[0].stem].get(name, "absent")
         others = {}
         for script, table in tables.items():
-            value = table.get(name)
+            value = table.get(name, "absent")  # "None" is a default
             if value != usual:
-                others.setdefault(value or "none", []).append(script)
+                others.setdefault(value, []).append(script)
         texts = [f"{value}: {', '.join(names)}" for value, names in others.items()]
-        lines.append(table_row([f"`{name}`", usual or "", "<br>".join(texts)]))
+        lines.append(table_row([f"`{name}`", usual, "<br>".join(texts)]))
     return lines
 
 

@@ -14,9 +14,11 @@ from functools import cache
 from html import escape, unescape
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import jinja2
 import markdown
+from markdown.extensions.toc import slugify_unicode
 from markupsafe import Markup
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
@@ -82,12 +84,14 @@ def rendered(text, file):
     """A Markdown text as HTML with links to the site's pages."""
 
     def with_target(found):
-        attribute, link = found[1], target(unescape(found[2]), file)
+        link = target(unescape(found[2]), file)
         if link is None:
-            return attribute.removesuffix("href=").removesuffix("src=")
-        return f'{attribute}"{escape(link)}"'
+            return ""  # without the attribute
+        return f'{found[1]}"{escape(link)}"'
 
-    html = markdown.markdown(text, extensions=["tables", "toc", "fenced_code"])
+    # slugify_unicode keeps letters such as µ in the anchors of headings, as GitHub does
+    anchors = {"toc": {"slugify": slugify_unicode}}
+    html = markdown.markdown(text, extensions=["tables", "toc", "fenced_code"], extension_configs=anchors)
     html = re.sub(r'((?:href|src)=)"([^"]*)"', with_target, html)
     html = EMPTY_HEAD.sub("", html)
     html = html.replace(" ± ", "&nbsp;±&nbsp;")  # so that a score stands on one line
@@ -95,7 +99,7 @@ def rendered(text, file):
 
 
 def inline(text):
-    """A cell of docs/details.md as HTML for another page."""
+    """A paragraph of docs/details.md, or of a text in its folder, as HTML for a place inside another page."""
     html = rendered(text.replace("](#", f"]({DETAILS.name}#"), DETAILS)
     return Markup(html.removeprefix("<p>").removesuffix("</p>"))
 
@@ -110,8 +114,8 @@ def text_page(file):
 
 def with_notes(row):
     """An entry of docs/details.md whose links to lines lead to its note beside each line."""
-    links = re.sub(r"(#L\d+)\)", rf"\1-{slug(row[2])})", row[5])
-    return row[1] + links + row[6] + (row[8] or "")
+    links = re.sub(r"(#L\d+)\)", rf"\1-{slug(row['mark'])})", row["ours"])
+    return row["head"] + links + row["end"] + (row["differ"] or "")
 
 
 # details
@@ -123,12 +127,13 @@ def details():
     reasons = diffs.reasons()
     found = {mark: {"mark": mark, "claim": inline(claim)} for mark, claim in diffs.claims().items()}
     for row in diffs.DETAIL.finditer(DETAILS.read_text()):
-        said = {name: inline(text) for name, text in reasons[row[2]].items()}
-        found[row[2]] |= said | {"ppo2": inline(row[7] or "nowhere"), "without": []}
+        mark = row["mark"]
+        said = {name: inline(text) for name, text in reasons[mark].items()}
+        found[mark] |= said | {"ppo2": inline(row["ppo2"] or "nowhere"), "without": []}
     for recipe in recipes():
-        mark = re.match(r"without/(\w+)-(\d+)", recipe.name)
-        if mark:
-            found[f"{mark[1]} {mark[2]}"]["without"].append(recipe)
+        named = re.match(r"without/(\w+)-(\d+)", recipe.name)
+        if named:
+            found[f"{named[1]} {named[2]}"]["without"].append(recipe)
     return found
 
 
@@ -200,11 +205,14 @@ def aligned(before, after):
 
 def changed_words(old, new):
     """(old, new) as HTML in which the words that differ are highlighted."""
-    old_words, new_words = WORD.findall(old), WORD.findall(new)
-    old_html, new_html = "", ""
+    old_words = WORD.findall(old)
+    new_words = WORD.findall(new)
+    old_html = ""
+    new_html = ""
     matcher = difflib.SequenceMatcher(None, old_words, new_words, autojunk=False)
     for kind, i, j, k, m in matcher.get_opcodes():
-        before, after = escape("".join(old_words[i:j])), escape("".join(new_words[k:m]))
+        before = escape("".join(old_words[i:j]))
+        after = escape("".join(new_words[k:m]))
         if kind == "equal":
             old_html += before
             new_html += after
@@ -216,15 +224,40 @@ def changed_words(old, new):
     return old_html, new_html
 
 
+class Gap(NamedTuple):
+    """A row of a diff for lines that are not shown."""
+
+    kind: str = "gap"
+
+
+class Title(NamedTuple):
+    """A row of a diff with what the change below it is about."""
+
+    own: list  # the script's own details, and KINDS
+    others: list  # the other marks
+    kind: str = "title"
+
+
+class Line(NamedTuple):
+    """A row of a diff with a line of the parent and one of the script, of which one may be missing."""
+
+    number: int | str  # in the parent; "" without a line
+    before: Markup
+    new_number: int | str  # in the script; "" without a line
+    after: Markup
+    differs: bool
+    kind: str = "line"
+
+
 def line_row(old, new, differs):
-    """The row of a diff for a numbered line of the parent, or None, and one of the script, or None."""
+    """The Line for a line of the parent, (number, text) or None, and one of the script, (number, text) or None."""
     number, left = old or ("", "")
     new_number, right = new or ("", "")
     if old and new and differs:
         left, right = changed_words(left, right)
     else:
         left, right = escape(left), escape(right)
-    return "line", number, Markup(linked_marks(left)), new_number, Markup(linked_marks(right)), differs
+    return Line(number, Markup(linked_marks(left)), new_number, Markup(linked_marks(right)), differs)
 
 
 def change_rows(pairs, script, speakers, end_of_args):
@@ -238,13 +271,12 @@ def change_rows(pairs, script, speakers, end_of_args):
     own = [mark for mark in marks if mark in script.own or mark in KINDS]
     rows = []
     if marks and added[0][0] > end_of_args:
-        rows.append(("title", own, [mark for mark in marks if mark not in own]))
+        rows.append(Title(own, [mark for mark in marks if mark not in own]))
     return rows + [line_row(old, new, True) for old, new in pairs]
 
 
 def diff_rows(name, script):
-    """The rows of a script's diff to its parent: ("gap",), ("title", marks, others), or ("line", number and HTML in the
-    parent, number and HTML in the script, whether they differ)."""
+    """The rows of a script's diff to its parent, [Gap, Title or Line, ...]."""
     before = list(enumerate(diffs.lines(script.parent), 1))
     after = list(enumerate(diffs.lines(name), 1))
     speakers = diffs.spoken_for("\n".join(diffs.lines(name)), script.own)
@@ -253,7 +285,7 @@ def diff_rows(name, script):
     matcher = difflib.SequenceMatcher(None, diffs.lines(script.parent), diffs.lines(name), autojunk=False)
     for group_number, group in enumerate(matcher.get_grouped_opcodes(CONTEXT)):
         if group_number:
-            rows.append(("gap",))
+            rows.append(Gap())
         for kind, i, j, k, m in group:
             if kind == "equal":
                 rows += [line_row(old, new, False) for old, new in zip(before[i:j], after[k:m], strict=True)]
@@ -270,13 +302,17 @@ def diff_rows(name, script):
 
 
 def family(indented):
-    """The scripts' places in the picture: {name: (column, row)}, children right of their parents or below them."""
-    table, places = diffs.scripts(), {}
+    """The scripts' places in the picture: {name: (column, row)}, each a column right of its parent.
+
+    The first child is in its parent's row, or, if `indented`, in the row below it."""
+    table = diffs.scripts()
+    places = {}
 
     def place(name, column, row):
         """Places a script and its descendants; returns the next free row."""
         places[name] = column, row
         children = [child for child, script in table.items() if script.parent == name]
+        # Where the first child takes the same row, the row after its descendants is the next free one.
         free = row + 1 if indented or not children else row
         for child in children:
             free = place(child, column + 1, free)
@@ -294,7 +330,9 @@ def family(indented):
 
 def report_values(found, experiments, output):
     """({script: its first picture}, values of the report's template); draws the pictures into `output`."""
-    first_pictures, environments, sections = {}, {}, []
+    first_pictures = {}
+    environments = {}
+    sections = []
     for number, one in enumerate(experiments):
         picture = f"curves-{number}.svg"
         report.charts(one, output / picture)
@@ -383,7 +421,7 @@ def write(output, results):
         titles=titles,
         places={"columns": family(False), "indented": family(True)},
         lengths={name: len(diffs.lines(name)) for name in table},
-        tuned=rendered("\n".join(report.tuned_table(RESULTS)), diffs.README),
+        tuned=rendered("\n".join(report.tuned_table(results)), diffs.README),
     )
     for name, script in table.items():
         page(

@@ -16,7 +16,7 @@ from benchmark.results import RESULTS, load
 from site_tools import diffs, history, pages
 
 DETAILS, README = diffs.DETAILS.read_text(), diffs.README.read_text()
-ROWS = {row[2]: row for row in diffs.DETAIL.finditer(DETAILS)}
+ROWS = {row["mark"]: row for row in diffs.DETAIL.finditer(DETAILS)}
 
 
 def test_every_detail_has_its_entry():
@@ -25,7 +25,8 @@ def test_every_detail_has_its_entry():
     assert list(ROWS) == [f"{name} {number}" for name in count for number in range(1, count[name] + 1)]
     assert len(ROWS) + len(diffs.KINDS) == DETAILS.count("<a id=")
     assert ROWS.keys() >= set().union(*(script.marks for script in TEXTS))
-    assert all(row[1].startswith(f'<a id="{pages.slug(mark)}">') and row[5] != "not yet" for mark, row in ROWS.items())
+    for mark, row in ROWS.items():
+        assert row["head"].startswith(f'<a id="{pages.slug(mark)}">') and row["ours"] != "not yet"
     assert not re.search(r"\*\w+\*:", str(diffs.reasons()))
     assert all(reason["why"].endswith(".") and reason["compared"] for reason in diffs.reasons().values())
     assert [mark for mark in diffs.claims() if " " not in mark] == list(diffs.KINDS)
@@ -55,9 +56,38 @@ def test_the_table_of_hyperparameters(tmp_path):
     }.items():
         (tmp_path / f"{name}.py").write_text(f"class Args:\n{options}")
     lines = history.hyperparameter_table([tmp_path / "a.py", tmp_path / "b.py"])
-    assert lines[2:] == ["| `x` | 1 | 1_000: b |", "| `y` | 2.5e-4 | none: b |"]
+    assert lines[2:] == ["| `x` | 1 | 1_000: b |", "| `y` | 2.5e-4 | absent: b |"]
     names = {script.stem for script in history.all_scripts()}
     assert names == {script.name for script in TEXTS}
+
+
+def test_a_mark_belongs_to_the_definition_that_it_is_in(monkeypatch):
+    """And not to the one above it, where it stands beside no definition."""
+    text = """
+def one(
+    x,
+):
+    return x  # [core 1]
+# [core 2] of a constant
+X = 1
+def two():  # [core 2]
+    pass
+if X:
+    two()  # [core 1]
+"""
+    monkeypatch.setattr(diffs, "lines", lambda name: text.splitlines())
+    assert diffs.marked_definitions("x", "core 1") == {"one": 5}
+    assert diffs.marked_definitions("x", "core 2") == {"two": 8}
+
+
+@pytest.mark.slow
+def test_the_site_is_of_the_results_that_are_given(tmp_path):
+    """Here there are tuned runs of one task alone, and no others."""
+    (tmp_path / "results/tuned").mkdir(parents=True)
+    rows = "task,who,steps,mean,minutes,threshold_step,recipe,command", "CartPole-v1,ours,1,480,98.7,,,python ppo.py"
+    (tmp_path / "results/tuned/games.csv").write_text("\n".join([*rows, ""]))
+    pages.write(tmp_path / "site", tmp_path / "results")
+    assert "98.7" in (tmp_path / "site/index.html").read_text()
 
 
 def test_a_head_without_words_is_left_out():
