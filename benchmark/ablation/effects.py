@@ -150,6 +150,12 @@ def draw(tables, path):
     drawing((12, 0.9 * len(heights) + 0.19 * sum(heights)), path, panels)
 
 
+def name_of_parent(effect):
+    """What an Effect is compared with: "ppo.py", or "ppo_seeds.py with seeds-vector"."""
+    script, *names = effect.parent[0].about["script"].split("+")
+    return " with ".join([f"{script}.py", *names])
+
+
 def section(what, rows, sources):
     """The lines of a section of the README: a table of Effects."""
     parent = rows[0].parent
@@ -157,7 +163,7 @@ def section(what, rows, sources):
     lines = [
         f"### {what}",
         "",
-        f"`{parent[0].about['script']}.py` itself ends at {spread(scores(parent))}; the mean of its curve is "
+        f"`{name_of_parent(rows[0])}` itself ends at {spread(scores(parent))}; the mean of its curve is "
         f"{spread(areas(parent))} ({shown}).",
         "",
         "| recipe | what it puts in place | seeds | final return | mean of the curve | what studies found, or source |",
@@ -182,7 +188,7 @@ def sentence(what, effect):
     """What the header of a recipe says about its effect."""
     several = len(effect.runs) > 1
     seeds = f"{len(effect.runs)} seeds" if several else "1 seed"
-    parent = f"{effect.parent[0].about['script']}.py itself"
+    parent = f"{name_of_parent(effect)} itself"
     return (
         f"{what}, {seeds}: final return {interval(effect.final)}, mean of the curve {interval(effect.area)} "
         f"({'95% intervals; ' if several else ''}{parent}: {np.mean(scores(effect.parent)):.1f}, "
