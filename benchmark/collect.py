@@ -297,12 +297,20 @@ def read_ours(run, about):
 
 
 def read_ppo2(run, about):
-    """(episodes, updates) of a run of ppo2, as read() returns them: from its log and a monitor of each environment.
+    """(episodes, updates) of a run of ppo2, as read() returns them: from its log, and its episodes.csv or monitors.
 
-    A monitor counts the steps of its own environment; all environments step together. On Atari it counts the steps of
-    FIRE and of restarts after lost lives too, so there a curve by episodes lies a little to the right."""
+    A run that a hook recorded has episodes.csv, with the columns step, seconds, return and length; those that ended
+    after the last update do not count. Other runs have a monitor of each environment, which counts its own steps; all
+    environments step together. On Atari a monitor counts the steps of FIRE and of restarts after lost lives too, so
+    there a curve by episodes lies a little to the right."""
     with (run / "progress.csv").open() as file:
         rows = list(csv.DictReader(file))
+    updates = {name: [float(row[column]) for row in rows] for name, column in PPO2_COLUMNS.items()}
+    columns = ("step", "seconds", "return", "length")
+    if (run / "episodes.csv").exists():
+        with (run / "episodes.csv").open() as file:
+            recorded = [row for row in csv.DictReader(file) if float(row["step"]) <= updates["step"][-1]]
+        return {name: [float(row[name]) for row in recorded] for name in columns}, updates
     monitors = sorted(run.glob("*.monitor.csv"))
     num_env = int(about["args"].get("num_env", 1))
     if len(monitors) != num_env:
@@ -316,9 +324,7 @@ def read_ppo2(run, about):
         for row, own_step in zip(monitored, own_steps, strict=True):
             ended.append((own_step * len(monitors), float(row["t"]), float(row["r"]), int(row["l"])))
     ended.sort()
-    columns = ("step", "seconds", "return", "length")
     episodes = {name: [row[i] for row in ended] for i, name in enumerate(columns)}
-    updates = {name: [float(row[column]) for row in rows] for name, column in PPO2_COLUMNS.items()}
     return episodes, updates
 
 

@@ -24,6 +24,10 @@ PAIRS = {
     "ppo_atari_cleanba": None,
     "impala_atari_cleanba": None,
 }
+# Scripts whose runs with the defaults are also compared with stopped runs of ppo2, at equal steps of the same schedule
+BESIDE = {"ppo_atari": "ppo2_atari", "ppo_atari_envpool": "ppo2_atari"}
+# What ppo2 calls the games of EnvPool
+GAMES = {"Breakout-v5": "BreakoutNoFrameskip-v4", "Pong-v5": "PongNoFrameskip-v4"}
 # The environments that come first among those of a script
 FIRST = {"CartPole-v1", "HalfCheetah-v4", "BreakoutNoFrameskip-v4", "Breakout-v5", "starpilot", "MicrortsMining-v1"}
 # What the blog post on PPO's implementation details (Huang et al., 2022) reports of ppo2 (ea25b9e)
@@ -55,13 +59,16 @@ def option_texts(options):
 
 
 class Experiment(NamedTuple):
-    """Our runs of one script on one environment, and the runs of ppo2 of as many steps, which may be none."""
+    """Our runs of one script on one environment, and the runs of ppo2 of as many steps, which may be none.
+
+    `beside` are runs of ppo2 with the same schedule, stopped ones too, for comparisons at equal steps."""
 
     script: str
     env_id: str
     options: dict
     ours: list
     ppo2: list
+    beside: tuple = ()
 
     @property
     def name(self):
@@ -131,7 +138,11 @@ def experiments_of(found):
             # "{}", as load() gives all runs of ppo2 no options
             ppo2 = found.get(("ppo2", PAIRS.get(script), env_id, "{}", wanted), [])
             ppo2 = [run for run in ppo2 if run.finished]
-        experiments.append(Experiment(script, env_id, json.loads(options), runs, ppo2))
+        beside = ()
+        if options == "{}":  # the defaults
+            game = GAMES.get(env_id, env_id)
+            beside = tuple(found.get(("ppo2", BESIDE.get(script), game, "{}", wanted), []))
+        experiments.append(Experiment(script, env_id, json.loads(options), runs, ppo2, beside))
 
     known = list(PAIRS)
 
@@ -152,6 +163,7 @@ def experiments_of(found):
 def left_out(found, experiments):
     """A line for each run that is in no score, with the reason."""
     scored = {id(run) for one in experiments for run in [*one.done, *one.ppo2]}
+    compared = {id(run) for one in experiments if one.beside for run in [*one.ours, *one.beside]}
     lines = []
     for (side, script, env_id, options, wanted), runs in found.items():
         for run in runs:
@@ -159,7 +171,9 @@ def left_out(found, experiments):
                 continue
             name = " ".join([script, *option_texts(json.loads(options))])
             stopped = f"it was stopped at {run.about['steps']:,} of {wanted:,} steps"
-            if run.finished:
+            if id(run) in compared:
+                why = f"{stopped}, and is compared at equal steps"
+            elif run.finished:
                 why = f"none of our runs has its {wanted:,} steps, so there is nothing to compare it with"
             elif side == "ppo2":
                 why = f"{stopped}, and we compare with finished runs of ppo2 alone"

@@ -1,4 +1,4 @@
-"""Computes the docs' tables of scores, and their picture, from benchmark/results.
+"""Computes the docs' tables of scores, and their pictures, from benchmark/results.
 
     python -m benchmark.report
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 
-from benchmark import aggregate, time_to_score
+from benchmark import aggregate, equal_steps, time_to_score
 from benchmark.curves import COLORS, GRAY, drawing, plot
 from benchmark.experiments import experiments_of
 from benchmark.random_play import read_random
@@ -86,6 +86,12 @@ def score_table(experiments):
         cells = [f"`{one.script}.py`", one.env_id, one.steps, mean_and_deviation(ours), str(len(ours))]
         lines.append(table_row([*cells, one.reference, difference, options]))
     return lines
+
+
+def equal_steps_table(experiments):
+    """The lines of a table in Markdown of the scores after equal steps beside ppo2."""
+    lines = table_head(equal_steps.NAMES)
+    return lines + [table_row(equal_steps.cells(*row)) for row in equal_steps.rows(experiments)]
 
 
 def read_games(results):
@@ -177,8 +183,8 @@ def aggregate_table(results):
 
 
 def with_scores(text, experiments, results, root=""):
-    """A text with the tables between its marks: all scores, the tuned settings of the tasks that the mark names, and
-    what sums up all tuned settings.
+    """A text with the tables between its marks: all scores, those after equal steps, the tuned settings of the tasks
+    that the mark names, what sums up all tuned settings, and the time to a score.
 
     `root` is the way from the text's folder to the root of the checkout, for links."""
 
@@ -186,6 +192,8 @@ def with_scores(text, experiments, results, root=""):
         begin, name, tasks, end = match.groups()
         if name == "scores":
             lines = score_table(experiments)
+        elif name == "equal steps":
+            lines = equal_steps_table(experiments)
         elif name == "tuned":
             lines = tuned_table(results, tasks.split(), root)
         elif name == "aggregate":
@@ -195,7 +203,7 @@ def with_scores(text, experiments, results, root=""):
         return "\n".join([begin, *lines, end])
 
     # from <!-- NAME --> or <!-- tuned TASK ... --> to <!-- /NAME -->, over several lines
-    names = "scores|tuned|aggregate|time to a score"
+    names = "scores|equal steps|tuned|aggregate|time to a score"
     return re.sub(rf"(?s)(<!-- ({names})(.*?) -->).*?(<!-- /.+? -->)", section, text)
 
 
@@ -273,6 +281,7 @@ def main():
     for file, root in texts().items():
         file.write_text(with_scores(file.read_text(), experiments, RESULTS, root))
     picture(experiments, ROOT / "docs" / "curves.svg")
+    equal_steps.picture(experiments, ROOT / "docs" / "equal_steps.svg")
 
 
 if __name__ == "__main__":

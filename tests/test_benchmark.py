@@ -23,7 +23,19 @@ from scipy import stats
 from script_table import PPO, ROOT
 from torch.utils.tensorboard import SummaryWriter
 
-from benchmark import aggregate, collect, compare, curves, experiments, games, report, results, scores, sweep
+from benchmark import (
+    aggregate,
+    collect,
+    compare,
+    curves,
+    equal_steps,
+    experiments,
+    games,
+    report,
+    results,
+    scores,
+    sweep,
+)
 from benchmark.ablation import effects
 from recipes import recipe as recipe_files
 
@@ -344,6 +356,12 @@ def test_a_run_of_ppo2(tmp_path, monkeypatch, capsys):
     assert updates["step"].tolist() == [512, 1024, 1536] and updates["seconds"].tolist() == [2, 4, 6]
     (run.folder / "0.3.monitor.csv").unlink()
     assert "3 monitors of 4 environments" in collect_one(run.folder, tmp_path / "results", capsys)
+    (run.folder / "episodes.csv").write_text("step,seconds,return,length,env\n396,1.5,3.0,99,2\n1540,7.5,9.0,200,0\n")
+    collect_one(run.folder, tmp_path / "results", capsys)
+    episodes = table(tmp_path / "results", "episodes")  # of what a hook recorded, up to the last update
+    assert {name: column.tolist() for name, column in episodes.items()} == {
+        "step": [396], "seconds": [1.5], "return": [3], "length": [99]
+    }  # fmt: skip
 
 
 # COLLECTING
@@ -558,8 +576,9 @@ def test_tables_and_pictures_are_those_of_the_results(tmp_path):
         assert report.with_scores(file.read_text(), found, results.RESULTS, root) == file.read_text()
     assert len(found) >= 8
     report.picture(found, tmp_path / "curves.svg")
+    equal_steps.picture(found, tmp_path / "equal_steps.svg")
     effects.draw(effects.effects(), tmp_path / "effects.svg")
-    for name in ("curves.svg", "effects.svg"):
+    for name in ("curves.svg", "equal_steps.svg", "effects.svg"):
         drawn, committed = (path.read_text() for path in (tmp_path / name, ROOT / "docs" / name))
         number = r"-?\d+\.\d+"
         assert re.sub(number, "", drawn) == re.sub(number, "", committed), "make report brings the picture up to date"
@@ -588,6 +607,47 @@ def test_why_a_run_is_in_no_score():
     assert first.startswith("ppo --bf16 until step 50 on CartPole-v1, seed 1: it was stopped at 100 of 200 steps, and")
     assert second.startswith("ppo2_copy on CartPole-v1, seed 3: it was stopped at 180 of 200 steps, and we compare")
     assert third.startswith("ppo2_copy on CartPole-v1, seed 4: none of our runs has its 200 steps")
+
+
+def stopped_run(last, value):
+    """A Run with a game of 10 steps after another up to step `last`, each with the return value + 1 after 200k steps
+    and `value` before, and an update of 1000 steps after another."""
+    ends = np.arange(10.0, last + 1, 10)
+    episodes = {"step": ends, "return": value + (ends > 200_000)}
+    return results.Run({"steps": last}, episodes, {"step": np.arange(1000.0, last + 1, 1000)})
+
+
+def test_equal_steps_beside_stopped_runs():
+    """Of the games in the last 50k steps; each step compares the runs that reached it, with Welch's interval."""
+    run = stopped_run(300_000, 2.0)
+    assert [equal_steps.score_at(run, step) for step in (100_000, 200_000, 225_000, 250_000)] == [2, 2, 2.5, 3]
+    assert equal_steps.score_at(run, 300_001) is None
+    late = run._replace(episodes={"step": np.array([60_000.0]), "return": np.array([4.0])})
+    assert equal_steps.score_at(late, 110_000) is None and equal_steps.score_at(late, 109_999) == 4
+
+    ours = [run, stopped_run(300_000, 4.0), stopped_run(100_000, 3.0)]
+    beside = [stopped_run(500_000, 1.0), stopped_run(500_000, 2.0)]
+    found = {
+        ("ours", "ppo_atari", "Game-v4", "{}", 9_999_360): ours,
+        ("ours", "ppo_atari", "Game-v4", '{"bf16": true}', 9_999_360): ours,
+        ("ours", "ppo_atari", "Other-v4", "{}", 9_999_360): ours,
+        ("ppo2", "ppo2_atari", "Game-v4", "{}", 9_999_360): beside,
+    }
+    for runs in found.values():
+        for i, each in enumerate(runs):
+            each.about.update({"steps_wanted": 9_999_360, "seed": i})
+    of_game = [one for one in experiments.experiments_of(found) if one.beside]
+    assert [(one.env_id, one.options, one.ppo2) for one in of_game] == [("Game-v4", {}, [])]
+    first, second = report.equal_steps_table(of_game)[2:]  # none of ours reached 500k
+    difference = scores.compare([2.0, 4.0, 3.0], [1.0, 2.0]).text(3.0)
+    assert first == f"| `ppo_atari.py` | Game-v4 | 100k | 3.00 ± 1.00 (3) | 1.50 ± 0.71 (2) | {difference} |"
+    assert second.startswith("| `ppo_atari.py` | Game-v4 | 250k | 4.00 ± 1.41 (2) | 2.50 ± 0.71 (2) | +1.50 [")
+    [[theirs, mine]] = equal_steps.panels(of_game).values()
+    assert theirs[0] == "ppo2" and [each.updates["step"][-1] for each in theirs[2]] == [500_000] * 2
+    assert mine[0] == "ppo_atari.py" and len(mine[2]) == 3
+    assert {line.split(": ")[1] for line in experiments.left_out(found, of_game) if line.startswith("ppo2")} == {
+        "it was stopped at 500,000 of 9,999,360 steps, and is compared at equal steps"
+    }
 
 
 def test_tuned_tasks_have_their_intervals(tmp_path):
