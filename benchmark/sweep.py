@@ -162,10 +162,14 @@ class Ours:
             text = with_recipes(script, names)
         except (OSError, ValueError) as error:
             sys.exit(f"error: {' + '.join([script, *names])}: {error}")
-        commit = collect.git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
-        is_clean = re.fullmatch("[0-9a-f]{40}", commit) is not None
-        self.about["recipe"] = " + ".join(f"recipes/{name}.diff" for name in names)
-        self.about["commit"] = commit if is_clean else None
+        recipes = [f"recipes/{name}.diff" for name in names]
+        self.about["recipe"] = " + ".join(recipes)
+        # the commit that has these very texts; other files, such as results, may have changed since
+        commit = collect.git("rev-parse", "HEAD")
+        are_committed = [
+            collect.git("rev-parse", f"{commit}:{name}") == collect.blob(ROOT / name) for name in [script, *recipes]
+        ]
+        self.about["commit"] = commit if all(are_committed) else None
         # no two recipes have the same name, not even in different folders
         stem = "+".join(Path(name).stem for name in (script, *names))
         file = self.folder / "build" / f"{stem}.py"

@@ -97,7 +97,10 @@ PROCGEN = ATARI._replace(
     },
 )  # fmt: skip
 MULTIDISCRETE = Script("ppo_multidiscrete", "ppo_shared", {"multidiscrete 1"}, **SEVERAL)
-MASK = MULTIDISCRETE._replace(name="ppo_multidiscrete_mask", parent="ppo_multidiscrete", marks={"aux 4"})
+MASK = MULTIDISCRETE._replace(
+    name="ppo_multidiscrete_mask", parent="ppo_multidiscrete", marks={"aux 4"},
+    defaults=MULTIDISCRETE.defaults | {"ent_coef": 0.05},
+)  # fmt: skip
 MULTIGPU = ENVPOOL._replace(name="ppo_atari_multigpu", parent="ppo_atari_envpool", marks={"aux 2"})
 SELFPLAY = Script(
     "ppo_selfplay", "ppo", {"selfplay 1"},
