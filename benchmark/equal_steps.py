@@ -37,7 +37,8 @@ def rows(experiments):
     found = []
     for one in experiments:
         for step in STEPS:
-            ours, ppo2 = scores_at(one.ours, step), scores_at(one.beside, step)
+            ours = scores_at(one.ours, step)
+            ppo2 = scores_at(one.beside, step)
             if len(ours) and len(ppo2):
                 found.append((one, step, ours, ppo2))
     return found

@@ -36,7 +36,8 @@ def threshold_step(run, threshold):
     """The step of the first update after which the last 100 episodes reached a return on average, or None."""
     if threshold is None:
         return None
-    ends, returns = np.array(run.episodes["step"]), np.array(run.episodes["return"])
+    ends = np.array(run.episodes["step"])
+    returns = np.array(run.episodes["return"])
     for step in run.updates["step"]:
         last = returns[ends <= step][-WINDOW:]
         if len(last) == WINDOW and last.mean() >= threshold:

@@ -49,7 +49,8 @@ def main():
     versions = " ".join(f"{name}=={importlib.metadata.version(name)}" for name in packages)
     for task in sys.argv[1:]:
         returns = random_returns(task, EPISODES)
-        mean, std = round(returns.mean(), 2), round(returns.std(), 2)
+        mean = round(returns.mean(), 2)
+        std = round(returns.std(), 2)
         rows[task] = {"task": task, "episodes": EPISODES, "mean": mean, "std": std, "versions": versions}
         print(f"{task}: {mean} ± {std}", flush=True)
         with FILE.open("w", newline="") as file:

@@ -425,6 +425,7 @@ def exact_divergence(world, one, other):
     """The mean over rows of the KL divergence between two categorical policies, from their outputs [B, A]."""
     total = 0.0
     for part in parts(world):
-        p, q = softmax(one[:, part]), softmax(other[:, part])
+        p = softmax(one[:, part])
+        q = softmax(other[:, part])
         total = total + (p * (np.log(p) - np.log(q))).sum(-1)
     return total.mean()
