@@ -1,5 +1,8 @@
 """The recipes for Discrete actions of which some are invalid, without and with memory."""
 
+import importlib
+from types import SimpleNamespace
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -7,9 +10,10 @@ import torch
 from in_process import patched, train, watched
 from rounding import ROUNDING
 from run_files import checkpoint, same_weights, without_speed
-from script_table import PPO
+from script_table import PPO, ROOT
 
 import enjoy
+from recipes import apply
 
 ACTIONS = 5
 SMALL = "--no-cuda --num-envs 2 --num-steps 32 --num-minibatches 2 --update-epochs 1 --total-timesteps 192"
@@ -151,6 +155,23 @@ def test_the_mask_in_the_batch_is_that_of_its_observation(made, where, tmp_path)
 
     with patched((enjoy, "load", load_masked)):
         assert len(enjoy.enjoy(enjoy.Args(run, episodes=5))) == 5
+
+
+@masking
+def test_masks_of_envpool(name, tmp_path, monkeypatch):
+    """The recipe envpool gives them to the recipes here: those of the observation, to its action and to the loss."""
+    stem = f"{name.replace('-', '_')}_with_envpool"
+    (tmp_path / f"{stem}.py").write_text(apply.applied([apply.find(name), apply.find("envpool")], ROOT / "ppo.py"))
+    monkeypatch.syspath_prepend(tmp_path)
+    made = SimpleNamespace(name=stem, module=importlib.import_module(stem))
+    with watched(made.module, "ppo_loss", lambda agent, minibatch, args: minibatch) as batches:
+        train(made, f"{SMALL} --env-id envpool/Snake-v1", tmp_path)
+    masks = torch.cat([batch["masks"] for batch in batches])
+    actions = torch.cat([batch["actions"] for batch in batches])
+    obs = torch.cat([batch["obs"] for batch in batches])
+    assert torch.equal(masks.float(), obs[:, -4:])  # the last key of the Dict
+    some = masks.any(dim=1)
+    assert masks.gather(1, actions.unsqueeze(1))[some].all() and not masks[some].all()
 
 
 @masking

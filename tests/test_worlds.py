@@ -166,6 +166,40 @@ def failing(modules, ids):
     return failed
 
 
+def masks_of(call):
+    """The masks in an answer of EnvPool, which is a call of Asked: Jumanji's are in a Dict observation."""
+    _, _, obs, *_, info = call
+    return info["legal_action_mask"] if "legal_action_mask" in info else obs.item()["action_mask"]
+
+
+@pytest.mark.parametrize("env_id", ["Snake-v1", "Play2048-v1"])
+def test_masks(env_id, with_recipe):
+    """Infos have those of the observations that the agent sees, also where an episode begins, for the recipe mask."""
+    envs = make(with_recipe("with/envpool").module, env_id, 4)
+    _, infos = envs.reset(seed=1)
+    envs.pool = asked = Asked(envs.pool, 4)
+    asked.observation_space = asked.pool.observation_space
+    chance = np.random.default_rng(1)
+    kept = []
+    ends = 0
+    while ends < 20:
+        masks = infos["action_mask"]
+        assert masks.shape == (4, envs.single_action_space.n) and masks.dtype == bool
+        kept.append((masks, masks.copy()))
+        # a snake soon bites itself; where no valid action is left, any ends its episode
+        actions = np.where(masks, chance.random(masks.shape), -1).argmax(axis=1)
+        first = len(asked.calls)
+        _, _, terminated, truncated, infos = envs.step(actions)
+        expected = masks_of(asked.calls[first]).copy()
+        if (terminated | truncated).any():
+            ids = asked.calls[first + 1][0]
+            expected[ids] = masks_of(asked.calls[first + 1])
+            ends += len(ids)
+        np.testing.assert_array_equal(infos["action_mask"], expected)
+    assert not all(masks.all() for masks, _ in kept)
+    assert all(np.array_equal(*pair) for pair in kept)
+
+
 @pytest.mark.slow
 def test_a_few_ids_of_each_family(with_recipe, tmp_path):
     """The processes are forked from one that has no threads yet."""
