@@ -172,6 +172,8 @@ def test_masks_of_envpool(name, tmp_path, monkeypatch):
     assert torch.equal(masks.float(), obs[:, -4:])  # the last key of the Dict
     some = masks.any(dim=1)
     assert masks.gather(1, actions.unsqueeze(1))[some].all() and not masks[some].all()
+    with pytest.raises(SystemExit, match="^error: these environments have no masks"):
+        train(made, f"{SMALL} --env-id envpool/CartPole-v1", tmp_path)
 
 
 @masking
