@@ -176,6 +176,25 @@ def test_episodes_in_numpy_are_those_of_single_environments(with_recipe):
     assert truncations >= 3
 
 
+def test_statistics_of_agents_have_counts_of_their_own(with_recipe, tmp_path):
+    """One agent was resumed before, which counts a reset of its environments once more; then both go on together."""
+    script = with_recipe("with/seeds-continuous")
+    options = "--env-id Pendulum-v1 --num-envs 2 --num-steps 32 --num-minibatches 4 --update-epochs 1"
+    [one] = train_agents(f"{options} --seed 1 --total-timesteps 64", tmp_path, script)
+    train_agents(f"--resume {one} --total-timesteps 128", tmp_path, script)
+    [other] = train_agents(f"{options} --seed 2 --total-timesteps 128", tmp_path, script)
+
+    def counts(folder):
+        return [count for _, _, count in checkpoint(folder)["parts"]["envs"].values()]
+
+    # observations of each reset, and of the steps; returns of the steps alone
+    assert counts(one) == pytest.approx([2 + 2 + 128, 128], abs=0.01)
+    assert counts(other) == pytest.approx([2 + 128, 128], abs=0.01)
+    train_agents(f"--resume {one} {other} --total-timesteps 192", tmp_path, script)
+    assert counts(one) == pytest.approx([2 + 2 + 2 + 192, 192], abs=0.01)
+    assert counts(other) == pytest.approx([2 + 2 + 192, 192], abs=0.01)
+
+
 def test_an_agent_equals_its_own_run_in_float32(tmp_path):
     options = "--num-steps 16 --total-timesteps 192"
     assert_same_runs(train_agents(f"{options} --seeds 1 2 3", tmp_path), options, tmp_path, ROUNDING)
