@@ -40,18 +40,24 @@ def environment():
 
 @pytest.fixture(scope="session")
 def with_recipe(tmp_path_factory):
-    """A function from a recipe's name, such as with/muon, to the script that it makes, of its own or another."""
+    """A function from a recipe's name, such as with/muon, to the script that it makes, of its own or another.
+
+    `second` names a recipe that is applied after it."""
     folder = tmp_path_factory.mktemp("recipes")
     sys.path.insert(0, str(folder))
 
     @functools.cache
-    def make(name, script=None):
+    def make(name, script=None, second=None):
         recipe = recipe_files.read(ROOT / f"recipes/{name}.diff")
         if script:
             diff = recipe.diff.replace(recipe.script.name, script)
             recipe = recipe._replace(header=recipe.header | {"script": script}, diff=diff)
+        text = recipe_files.apply(recipe, recipe.script.read_text())
         module = re.sub(r"\W", "_", f"{name}_{recipe.script.stem}")
-        (folder / f"{module}.py").write_text(recipe_files.apply(recipe, recipe.script.read_text()))
+        if second:
+            text = recipe_files.apply(recipe_files.read(ROOT / f"recipes/{second}.diff"), text)
+            module += re.sub(r"\W", "_", f"_{second}")
+        (folder / f"{module}.py").write_text(text)
         return SimpleNamespace(name=module, module=importlib.import_module(module))
 
     yield make

@@ -56,6 +56,7 @@ TINY["with/seeds-continuous"] = TINY["ppo_continuous_action.py"]
 TINY["with/symmetry-continuous"] = TINY["ppo_continuous_action.py"].replace("Hopper-v5", "Pendulum-v1")
 TINY["with/envpool"] = TINY["ppo.py"] + " --env-id envpool/CartPole-v1"
 TINY["with/envpool-continuous"] = TINY["ppo_continuous_action.py"] + " --env-id envpool/Pendulum-v1"
+TINY["with/seeds-envpool"] = TINY["ppo_seeds.py"] + " --env-id envpool/CartPole-v1"
 TINY["with/mask"] = TINY["with/mask-lstm"] = TINY["ppo.py"] + " --env-id Taxi-v4"
 TINY["with/privileged-critic"] = TINY["ppo.py"] + " --env-id recipes.environments:CartPoleHiddenLimit-v1"
 TINY["with/pettingzoo"] = "--env-id toy_envs:Crowd --total-timesteps 192 --num-envs 3 --num-steps 32"

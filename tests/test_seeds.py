@@ -176,6 +176,84 @@ def test_episodes_in_numpy_are_those_of_single_environments(with_recipe):
     assert truncations >= 3
 
 
+@pytest.fixture
+def seeds_envpool(with_recipe):
+    """ppo_seeds.py with seeds-envpool, and with seeds-continuous before it."""
+    both = with_recipe("with/seeds-continuous", second="with/seeds-envpool")
+    return {"envpool": with_recipe("with/seeds-envpool"), "envpool-continuous": both}
+
+
+@pytest.mark.parametrize(
+    ("alone", "options"),
+    [
+        ("envpool", f"{TINY} --env-id envpool/CartPole-v1"),
+        (
+            "envpool",
+            "--env-id envpool/MountainCar-v0 --num-envs 2 --num-steps 128 --total-timesteps 1280 --bootstrap-truncated",
+        ),
+        (
+            "envpool-continuous",
+            "--env-id envpool/Hopper-v5 --num-envs 2 --num-steps 32 --num-minibatches 4 --update-epochs 2 "
+            "--total-timesteps 640 --bootstrap-truncated",
+        ),
+    ],
+)
+def test_an_agent_in_envpool_equals_its_own_run(alone, options, seeds_envpool, with_recipe, float64, tmp_path):
+    """That of ppo.py or ppo_continuous_action.py with their recipe, episodes and all."""
+    agents = train_agents(f"{options} --seeds 7 2 4", tmp_path, seeds_envpool[alone])
+    assert_same_runs(agents, options, tmp_path, 1e-9, with_recipe(f"with/{alone}"))
+    assert all(checkpoint(agent)["returns"] for agent in agents)
+
+
+def uniform(generator, low, high, size):
+    """What C++ draws from uniform_real_distribution<double>(low, high), with numpy's generator of the same seed."""
+    words = generator.randint(2**32, size=(size, 2), dtype=np.uint64).astype(np.float64)
+    return (words[:, 0] + words[:, 1] * 2.0**32) / 2.0**64 * (high - low) + low
+
+
+@pytest.mark.parametrize(
+    ("env_id", "bound", "velocities"), [("CartPole-v1", 0.05, 0), ("Acrobot-v1", 0.1, 0), ("MountainCar-v0", 0.1, 1)]
+)
+def test_envpool_steps_as_gymnasium_does(env_id, bound, velocities, seeds_envpool):
+    """From the same initial state, to the rounding of float32, until an episode has ended in both."""
+    module = seeds_envpool["envpool"].module
+    envs = module.make_envs(module.Args(env_id=f"envpool/{env_id}", num_envs=3))
+    obs, _ = envs.reset(seed=[3, 1, 8])
+    single = [gym.make(env_id) for _ in range(3)]
+    for env, seed in zip(single, [3, 1, 8], strict=True):
+        env.reset()
+        state = uniform(np.random.RandomState(seed), -bound, bound, 4)
+        env.unwrapped.state = np.array([state[0] - 0.5, 0.0]) if velocities else state
+    random = np.random.default_rng(1)
+    ended = np.zeros(3, dtype=bool)
+    while not ended.all():
+        actions = random.integers(envs.single_action_space.n, size=3)
+        obs, rewards, terminated, truncated, infos = envs.step(actions)
+        for i in np.flatnonzero(~ended):
+            expected, reward, *ends, _ = single[i].step(actions[i])
+            done = terminated[i] or truncated[i]
+            np.testing.assert_allclose((infos["final_obs"] if done else obs)[i], expected, rtol=0, atol=1e-6)
+            assert rewards[i] == reward and [terminated[i], truncated[i]] == ends
+            ended[i] = done
+
+
+@pytest.mark.parametrize(
+    ("alone", "env_id", "error"),
+    [
+        ("envpool", "CartPole-v9", "EnvPool has no CartPole-v9"),
+        ("envpool", "Pendulum-v1", r"has the actions Box\(.*takes Discrete"),
+        ("envpool", "Backgammon-v1", "several players"),
+        ("envpool", "MiniGrid-Empty-5x5-v0", r"has the observations Dict\(.*a Box with one axis"),
+        ("envpool-continuous", "CartPole-v1", r"has the actions Discrete\(.*takes a Box"),
+        ("envpool-continuous", "Tetris-v0", r"has the actions Box\(.*takes a Box of floats"),
+    ],
+)
+def test_what_does_not_fit_in_envpool(alone, env_id, error, seeds_envpool):
+    module = seeds_envpool[alone].module
+    with pytest.raises(SystemExit, match=error):
+        module.make_envs(module.Args(env_id=f"envpool/{env_id}"))
+
+
 def test_statistics_of_agents_have_counts_of_their_own(with_recipe, tmp_path):
     """One agent was resumed before, which counts a reset of its environments once more; then both go on together."""
     script = with_recipe("with/seeds-continuous")
