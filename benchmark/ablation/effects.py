@@ -61,11 +61,16 @@ def effects():
     found = load(RESULTS)
     tables = {}
     for (side, script, env_id, options, steps), runs in found.items():
+        if "plasticity-log+" in script:
+            continue  # it only logs, and the same runs without it are there
         parent, *names = script.split("+")
         if "seeds-vector" in names:  # the runs of thirty_seeds.sh, and what they are compared with
             names.remove("seeds-vector")
             parent = f"{parent}+seeds-vector"
-        recipe = known.get("+".join(names))
+            recipe = known.get("+".join(names))
+        else:  # of several recipes the last is compared with the script that has the others
+            parent = "+".join([parent, *names[:-1]])
+            recipe = known[names[-1]] if names else None
         if script == "ppo_seeds+seeds-vector":
             changed = json.loads(options)
             for (option, value), name in OPTIONS.items():
@@ -77,9 +82,9 @@ def effects():
         truncated = json.dumps(dict(sorted((json.loads(options) | {"bootstrap_truncated": True}).items())))
         if truncated != options and (side, script, env_id, truncated, steps) in found:
             recipe, options = TRUNCATED, truncated
-        if recipe is None:
+        base = found.get((side, parent, env_id, options, steps))
+        if recipe is None or base is None:  # the script itself; or a recipe that needs other options, such as a2c
             continue
-        base = found[side, parent, env_id, options, steps]
         finals = compare(scores(runs), scores(base))
         effect = Effect(recipe, base, runs, finals, compare(areas(runs), areas(base)))
         shown = {name: value for name, value in json.loads(options).items() if name != "total_timesteps"}
@@ -87,6 +92,8 @@ def effects():
         what = f"{' '.join([env_id, *words])}, {steps:,} steps"
         if parent == "ppo_seeds+seeds-vector":
             what += ", agents side by side"
+        elif "+" in parent:
+            what += f", with {' and '.join(parent.split('+')[1:])}"
         tables.setdefault(what, []).append(effect)
     for rows in tables.values():
         rows.sort(key=lambda effect: effect.final.mean)

@@ -14,4 +14,7 @@ exec "${PYTHON:-.venv/bin/python}" -m benchmark.sweep "$@" < <(
             echo "ppo_continuous_action.py + with/$idea --env-id $env_id $options"
         done
     done
+    for idea in clipped-action discrete-actor state-dependent-std state-dependent-std-detached; do
+        echo "ppo_continuous_action.py + with/$idea --env-id HalfCheetah-v5 $options"
+    done
 )
