@@ -182,9 +182,24 @@ def aggregate_table(results):
     return lines
 
 
+def worlds_table(results, root=""):
+    """The lines of a table in Markdown of the runs in results/tuned on environments that gymnasium does not have."""
+    lines = table_head(["environment", "script", "steps", "minutes", "return", "runs"])
+    for (side, _, env_id, _, _), runs in sorted(load(Path(results, "tuned")).items(), key=lambda item: item[0][2]):
+        # "envpool/Snake-v1" and "pettingzoo.classic.connect_four_v3:env", beside "CartPole-v1"
+        if side != "ours" or not re.search("[/:]", env_id):
+            continue
+        about = runs[0].about
+        script = script_with_recipes({"command": about["command"], "recipe": about.get("recipe", "")}, root)
+        minutes = np.median([run.updates["seconds"][-1] / 60 for run in runs])
+        cells = [f"`{env_id}`", script, short_steps(about["steps"]), f"{minutes:.1f}"]
+        lines.append(table_row([*cells, mean_and_deviation(scores(runs)), str(len(runs))]))
+    return lines
+
+
 def with_scores(text, experiments, results, root=""):
     """A text with the tables between its marks: all scores, those after equal steps, the tuned settings of the tasks
-    that the mark names, what sums up all tuned settings, and the time to a score.
+    that the mark names, what sums up all tuned settings, the time to a score, and tuned settings of other worlds.
 
     `root` is the way from the text's folder to the root of the checkout, for links."""
 
@@ -198,12 +213,14 @@ def with_scores(text, experiments, results, root=""):
             lines = tuned_table(results, tasks.split(), root)
         elif name == "aggregate":
             lines = aggregate_table(results)
+        elif name == "worlds":
+            lines = worlds_table(results, root)
         else:
             lines = time_to_score.table(time_to_score.read_rows())
         return "\n".join([begin, *lines, end])
 
     # from <!-- NAME --> or <!-- tuned TASK ... --> to <!-- /NAME -->, over several lines
-    names = "scores|equal steps|tuned|aggregate|time to a score"
+    names = "scores|equal steps|tuned|aggregate|time to a score|worlds"
     return re.sub(rf"(?s)(<!-- ({names})(.*?) -->).*?(<!-- /.+? -->)", section, text)
 
 

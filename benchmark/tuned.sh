@@ -18,4 +18,8 @@ ppo_continuous_action.py + with/wide + without/core-9 --env-id HalfCheetah-v5 --
 ppo_continuous_action.py + with/recompute-advantages + without/core-9 --env-id Hopper-v5 --total-timesteps 1000000 --num-envs 8 --num-steps 256 --bootstrap-truncated --compile
 ppo_continuous_action.py + with/recompute-advantages + without/core-9 --env-id Walker2d-v5 --total-timesteps 1000000 --num-envs 8 --num-steps 256 --bootstrap-truncated --compile
 ppo_continuous_action.py + with/wide + without/core-9 --env-id Ant-v5 --total-timesteps 1000000 --num-envs 8 --num-steps 256 --learning-rate 1e-4 --gamma 0.98 --gae-lambda 0.92 --clip-coef 0.1 --target-kl 0.02 --bootstrap-truncated --compile
+ppo_continuous_action.py + without/core-9 + with/envpool-continuous --env-id envpool/CartpoleSwingup-v1 --total-timesteps 500000 --num-envs 8 --num-steps 256 --num-minibatches 16 --learning-rate 1e-3 --bootstrap-truncated
+ppo_continuous_action.py + without/core-9 + with/envpool-continuous --env-id envpool/CheetahRun-v1 --total-timesteps 1000000 --num-envs 8 --num-steps 256 --num-minibatches 16 --learning-rate 1e-3 --bootstrap-truncated
+ppo.py + with/mask + with/envpool --env-id envpool/Snake-v1 --total-timesteps 1000000 --num-envs 32 --num-steps 128 --num-minibatches 8 --learning-rate 1e-3 --bootstrap-truncated
+ppo.py + with/envpool --env-id envpool/Snake-v1 --total-timesteps 1000000 --num-envs 32 --num-steps 128 --num-minibatches 8 --learning-rate 1e-3 --bootstrap-truncated
 END
