@@ -11,7 +11,7 @@ from benchmark.experiments import GAMES
 from benchmark.results import WINDOW, Run
 from benchmark.scores import compare, mean_and_deviation, short_steps, with_count
 
-STEPS = (100_000, 250_000, 500_000)
+STEPS = (100_000, 200_000, 250_000, 500_000)
 SPAN = 50_000  # a score is the mean return of the games that ended in as many steps before
 SCRIPTS = {"ppo_atari": COLORS["ours"], "ppo_atari_envpool": CYCLE[2]}
 
