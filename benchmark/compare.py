@@ -2,9 +2,11 @@
 
     python -m benchmark.compare runs
     python -m benchmark.compare runs --a ppo --b my_ppo --env-id CartPole-v1 --steps 10000 100000
+    python -m benchmark.compare runs --a ppo --b my_ppo
 
 The first writes runs/curves.svg, with a panel for each environment, and prints the scores. The second runs Welch's
-t-test at the 5% level. An experiment is named by its --exp-name, or by its script. Where its runs have different
+t-test at the 5% level. The third does so in each environment that both have, after as many steps as both made there,
+and sums the environments up. An experiment is named by its --exp-name, or by its script. Where its runs have different
 options, the name alone means the defaults; add options for the others: --a "ppo --learning-rate 0.001". Runs that are
 left out are named.
 """
@@ -15,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from benchmark import aggregate
 from benchmark.collect import attempt, describe, read
 from benchmark.curves import together
 from benchmark.experiments import Experiment
@@ -196,10 +199,10 @@ def draw_all(folder, experiments, lines):
     print(f"{folder / 'curves.svg'}: open it in a browser")
 
 
-def compare_two(args, experiments, lines):
-    """Prints whether two experiments differ after each of the steps. Adds to `lines` what is left out, and why."""
-    names = [args.a, args.b]
-    experiments = experiments.get(args.env_id, {})
+def sides_of(names, experiments, lines):
+    """(whole names, [{seed: Run}, {seed: Run}]) of the experiments that --a and --b name in one environment.
+
+    Adds to `lines` what is left out, and why. SystemExit if both names mean one experiment, or no run can be read."""
     wholes = [choose(experiments, name) for name in names]
     if wholes[0] == wholes[1]:
         raise SystemExit(f"error: --a and --b are the same experiment, {wholes[0]}")
@@ -210,11 +213,20 @@ def compare_two(args, experiments, lines):
         lines += more
         if not runs:
             raise SystemExit(f"error: no run of {whole} can be read")
-    steps = args.steps
-    if not steps:  # as far as both go
-        steps = [min(max(run.about["steps"] for run in runs.values()) for runs in sides)]
+    return wholes, sides
+
+
+def common_steps(sides):
+    """The steps that the longest runs of both sides made."""
+    return min(max(run.about["steps"] for run in runs.values()) for runs in sides)
+
+
+def compare_two(args, experiments, lines):
+    """Prints whether two experiments differ after each of the steps. Adds to `lines` what is left out, and why."""
+    names = [args.a, args.b]
+    wholes, sides = sides_of(names, experiments.get(args.env_id, {}), lines)
     table = [["after steps", *names, "difference", "verdict", "p"]]
-    for step in steps:
+    for step in args.steps or [common_steps(sides)]:
         cells, more = row(names, sides, step)
         table.append(cells)
         lines += more
@@ -225,6 +237,69 @@ def compare_two(args, experiments, lines):
     show(table)
 
 
+def compare_everywhere(args, experiments, lines):
+    """Prints whether two experiments differ in each environment that both have, and what sums the environments up.
+
+    Adds to `lines` what is left out, and why. SystemExit where fewer than two environments have both."""
+    names = [args.a, args.b]
+    table = [["environment", "after steps", *names, "difference", "verdict", "p"]]
+    scores_of_a = []
+    scores_of_b = []
+    for env_id, named in experiments.items():
+        known = set()  # whatever --a and --b may be called here
+        for runs in named.values():
+            _, about = runs[0]
+            known.update(names_of(about))
+        if not known.issuperset(names):
+            continue
+        _, sides = sides_of(names, named, lines)
+        step = common_steps(sides)
+        cells, more = row(names, sides, step)
+        table.append([env_id, *cells])
+        lines += more
+        a, _ = scores_at(names[0], sides[0], step)
+        b, _ = scores_at(names[1], sides[1], step)
+        if len(a) and len(b):
+            scores_of_a.append(a)
+            scores_of_b.append(b)
+    if len(scores_of_a) < 2:
+        raise SystemExit("error: two environments with runs of both are needed, or --env-id and one of them")
+    print(
+        f"mean return of the last {WINDOW} episodes, ± standard deviation over runs (how many); b less a with its 95% "
+        "interval"
+    )
+    show(table)
+    print(
+        f"\nall {len(scores_of_a)} environments: in each, 0 is the lowest score of a run and 1 the highest; 95% "
+        "intervals by a stratified bootstrap"
+    )
+    show(summary(names, scores_of_a, scores_of_b))
+
+
+def summary(names, scores_of_a, scores_of_b):
+    """The table [[text, ...], ...] of what sums up the scores of --a and --b: lists with an array [runs] for each task.
+
+    The statistics need the same number of runs in each task, so all have as many as the task with the fewest."""
+    lows = []
+    highs = []
+    for a, b in zip(scores_of_a, scores_of_b, strict=True):
+        both = np.concatenate([a, b])
+        lows.append(both.min())
+        highs.append(max(both.max(), both.min() + 1e-9))  # all scores may be the same
+    table = [["", "runs of each", *aggregate.STATISTICS]]
+    for name, of_tasks in zip(names, [scores_of_a, scores_of_b], strict=True):
+        count = min(map(len, of_tasks))
+        values = aggregate.normalized([task[:count] for task in of_tasks], lows, highs)
+        cells = [name, str(count)]
+        for statistic in aggregate.STATISTICS.values():
+            cells.append(f"{statistic(values):.2f}")
+            if count > 1:
+                low, high = aggregate.interval(statistic, values)
+                cells[-1] += f" [{low:.2f}, {high:.2f}]"
+        table.append(cells)
+    return table
+
+
 def main():
     parser = argparse.ArgumentParser(
         prog="python -m benchmark.compare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -232,20 +307,25 @@ def main():
     parser.add_argument("folder", type=Path, nargs="?", default="runs", help="folder of the runs' folders")
     parser.add_argument("--a", help="an experiment: script or --exp-name")
     parser.add_argument("--b", help="the other")
-    parser.add_argument("--env-id", help="the environment of both")
+    parser.add_argument("--env-id", help="the environment of both; default: all that both have")
     parser.add_argument("--steps", type=int, nargs="+", help="after which steps; default: as far as both go")
     args = parser.parse_args()
     if not args.folder.is_dir():
         raise SystemExit(f"error: {args.folder} is no folder")
-    given = [option is not None for option in (args.a, args.b, args.env_id)]
-    if any(given) and not all(given):
-        parser.error("a comparison needs --a, --b and --env-id")
+    if (args.a is None) != (args.b is None):
+        parser.error("a comparison needs --a and --b")
+    if args.a is None and args.env_id is not None:
+        parser.error("--env-id belongs to a comparison of --a and --b")
+    if args.env_id is None and args.steps:
+        parser.error("--steps belongs to a comparison in one environment: give --env-id")
     experiments, lines = find_runs(args.folder)
     try:
-        if any(given):
-            compare_two(args, experiments, lines)
-        else:
+        if args.a is None:
             draw_all(args.folder, experiments, lines)
+        elif args.env_id is None:
+            compare_everywhere(args, experiments, lines)
+        else:
+            compare_two(args, experiments, lines)
     finally:  # after an error, too: the reason may be in them
         for line in lines:
             print(line)

@@ -839,3 +839,37 @@ def test_experiments_of_a_folder(run, tmp_path, capsys, monkeypatch):
     lines = start()
     assert sum(line.startswith("CartPole-v1 ") for line in lines) == 3 and str(folder / "curves.svg") in "".join(lines)
     assert (folder / "curves.svg").read_text().count(", 2 runs</text>") == 3
+
+
+def test_two_experiments_in_all_environments(run, tmp_path, capsys, monkeypatch):
+    """Each environment that has both is a row; their sum scales each from its lowest to its highest run."""
+    folder = tmp_path / "runs"
+    for seed in (1, 2, 3):
+        for env_id in ("CartPole-v1", "Acrobot-v1"):
+            copy_of(run, folder, "ppo", seed, env_id=env_id)
+            copy_of(run, folder, "my_ppo", seed, env_id=env_id)
+    copy_of(run, folder, "ppo", 1, env_id="Pendulum-v1")  # has no my_ppo
+
+    def start(*words):
+        monkeypatch.setattr(sys, "argv", ["compare", str(folder), *words])
+        compare.main()
+        return capsys.readouterr().out.splitlines()
+
+    lines = start("--a", "ppo", "--b", "my_ppo")
+    assert [line.split()[0] for line in lines[2:4]] == ["Acrobot-v1", "CartPole-v1"]
+    assert not any(line.startswith("Pendulum") for line in lines)
+    assert lines[5].startswith("all 2 environments: ")
+    assert [line.split()[:2] for line in lines[7:]] == [["ppo", "3"], ["my_ppo", "3"]]
+    for words, said in ((("--a", "ppo", "--b", "nix"), "two environments"), (("--a", "ppo"), "2")):
+        with pytest.raises(SystemExit, match=said):
+            start(*words)
+
+    # b is a little below a in one task, and far above in the other; the third run of a has no partner
+    a = [np.array([0.0, 10.0, 7.0]), np.array([-100.0, -90.0])]
+    b = [np.array([4.0, 6.0]), np.array([-50.0, -60.0])]
+    titles, of_a, of_b = compare.summary(["a", "b"], a, b)
+    assert titles == ["", "runs of each", "median", "mean", "IQM", "optimality gap"]
+    assert of_a[:2] == ["a", "2"] and of_b[:2] == ["b", "2"]
+    assert of_a[3].startswith("0.30 [") and of_b[3].startswith(
+        "0.70 ["
+    )  # (0 + 1 + 0 + 0.2) / 4, (0.4 + 0.6 + 1 + 0.8) / 4
