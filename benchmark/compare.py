@@ -5,9 +5,10 @@
     python -m benchmark.compare runs --a ppo --b my_ppo
 
 The first writes runs/curves.svg, with a panel for each environment, and prints the scores. The second runs Welch's
-t-test at the 5% level. The third does so in each environment that both have, after as many steps as both made there,
-and sums the environments up. An experiment is named by its --exp-name, or by its script. Where its runs have different
-options, the name alone means the defaults; add options for the others: --a "ppo --learning-rate 0.001". Runs that are
+t-test at the 5% level. The third does so in every environment that has both, and summarizes the environments by
+median, mean and interquartile mean. An experiment is named by its --exp-name, or by its script. Where its runs have
+different options, the name alone means the defaults; add options for the others: --a "ppo --learning-rate 0.001".
+Without --steps, scores are compared after the smaller number of steps that the longest runs of both made. Runs that are
 left out are named.
 """
 
@@ -23,6 +24,17 @@ from benchmark.curves import together
 from benchmark.experiments import Experiment
 from benchmark.results import WINDOW, Run, option_text
 from benchmark.scores import compare, mean_and_deviation, p_value, scores, with_count
+
+# What the numbers of a table are
+SHOWN = (
+    f"mean return of the last {WINDOW} episodes, ± standard deviation over runs (number of runs); the difference is b "
+    "minus a, with its 95% interval"
+)
+
+
+class Unclear(Exception):
+    """Why two experiments cannot be compared."""
+
 
 # Which runs there are
 
@@ -60,7 +72,7 @@ def find_runs(folder):
 
 
 def choose(experiments, name):
-    """The whole name of the experiment that `name` means; SystemExit with a list of names where that is not clear.
+    """The whole name of the experiment that `name` means; Unclear with a list of names where that is not clear.
 
     experiments: {whole name: [(folder, about), ...]} of one environment."""
     names = []
@@ -79,7 +91,7 @@ def choose(experiments, name):
     problem = "is none of the experiments"
     if ambiguous:
         problem = "may mean several of the experiments; name one whole"
-    raise SystemExit("\n".join([f"error: {name} {problem}:", *listed]))
+    raise Unclear("\n".join([f"{name} {problem}:", *listed]))
 
 
 def read_runs(runs):
@@ -112,8 +124,8 @@ def read_runs(runs):
     if len(texts) > 1:
         scripts = ", ".join(sorted({f"{run.about['script']}.py" for run in by_seed.values()}))
         _, about = runs[0]
-        lines.append(f"note: {names_of(about).whole} was run with {len(texts)} different texts of {scripts}")
-    return by_seed, lines
+        lines.append(f"note: {names_of(about).whole} was run with {len(texts)} versions of {scripts}")
+    return dict(sorted(by_seed.items())), lines
 
 
 def texts_of(runs):
@@ -151,19 +163,23 @@ def scores_at(name, runs, step):
     return np.array(values), lines
 
 
-def row(names, sides, step):
-    """(the cells of a step's row, a line for each run without a score there).
+def scores_of_sides(names, sides, step):
+    """(scores of --a, of --b, float64 [runs], and a line for each run without one) after a step.
 
     names: those of --a and --b; sides: the runs of each, {seed: Run}."""
     a, lines = scores_at(names[0], sides[0], step)
     b, more_lines = scores_at(names[1], sides[1], step)
-    lines += more_lines
+    return a, b, lines + more_lines
+
+
+def row(names, a, b, step):
+    """The cells of a step's row, from the scores of --a and --b, [runs]."""
     cells = [f"{step:,}", with_count(mean_and_deviation(a), a), with_count(mean_and_deviation(b), b)]
     if not len(a) or not len(b):
-        return [*cells, "", "too few runs", ""], lines
+        return [*cells, "", "no runs on a side", ""]
     difference = compare(b, a)
-    verdict = difference.verdict(names[1]) or "nothing to test by"
-    return [*cells, difference.text(a.mean()), verdict, p_value(difference.p)], lines
+    verdict = difference.verdict(names[1]) or "not tested"  # a single run, or scores that are all the same
+    return [*cells, difference.text(a.mean()), verdict, p_value(difference.p)]
 
 
 def show(table):
@@ -202,22 +218,22 @@ def draw_all(folder, experiments, lines):
 def sides_of(names, experiments, lines):
     """(whole names, [{seed: Run}, {seed: Run}]) of the experiments that --a and --b name in one environment.
 
-    Adds to `lines` what is left out, and why. SystemExit if both names mean one experiment, or no run can be read."""
+    Adds to `lines` what is left out, and why. Unclear if both names mean one experiment, or no run can be read."""
     wholes = [choose(experiments, name) for name in names]
     if wholes[0] == wholes[1]:
-        raise SystemExit(f"error: --a and --b are the same experiment, {wholes[0]}")
+        raise Unclear(f"--a and --b are the same experiment, {wholes[0]}")
     sides = []
     for whole in wholes:
         runs, more = read_runs(experiments[whole])
         sides.append(runs)
         lines += more
         if not runs:
-            raise SystemExit(f"error: no run of {whole} can be read")
+            raise Unclear(f"no run of {whole} can be read")
     return wholes, sides
 
 
 def common_steps(sides):
-    """The steps that the longest runs of both sides made."""
+    """As many steps as the longest runs of both sides made."""
     return min(max(run.about["steps"] for run in runs.values()) for runs in sides)
 
 
@@ -227,77 +243,87 @@ def compare_two(args, experiments, lines):
     wholes, sides = sides_of(names, experiments.get(args.env_id, {}), lines)
     table = [["after steps", *names, "difference", "verdict", "p"]]
     for step in args.steps or [common_steps(sides)]:
-        cells, more = row(names, sides, step)
-        table.append(cells)
+        a, b, more = scores_of_sides(names, sides, step)
+        table.append(row(names, a, b, step))
         lines += more
-    print(
-        f"{args.env_id}, {wholes[0]} (a) and {wholes[1]} (b): mean return of the last {WINDOW} episodes, ± standard "
-        "deviation over runs (how many); b less a with its 95% interval"
-    )
+    print(f"{args.env_id}, {wholes[0]} (a) and {wholes[1]} (b): {SHOWN}")
     show(table)
 
 
 def compare_everywhere(args, experiments, lines):
-    """Prints whether two experiments differ in each environment that both have, and what sums the environments up.
+    """Prints whether two experiments differ in each environment that has both, and summarizes the environments.
 
-    Adds to `lines` what is left out, and why. SystemExit where fewer than two environments have both."""
+    Adds to `lines` what is left out, and why. Unclear if no environment has both."""
     names = [args.a, args.b]
+    problems = []
     table = [["environment", "after steps", *names, "difference", "verdict", "p"]]
-    scores_of_a = []
-    scores_of_b = []
+    tasks = {}  # {environment: (scores of --a, scores of --b)}
     for env_id, named in experiments.items():
-        known = set()  # whatever --a and --b may be called here
-        for runs in named.values():
-            _, about = runs[0]
-            known.update(names_of(about))
-        if not known.issuperset(names):
+        try:
+            wholes, sides = sides_of(names, named, lines)
+        except Unclear as problem:
+            problems.append(problem)
+            lines.append(f"left out: {env_id}: {str(problem).splitlines()[0]}")
             continue
-        _, sides = sides_of(names, named, lines)
+        print(f"{env_id}: {wholes[0]} (a) and {wholes[1]} (b)")
         step = common_steps(sides)
-        cells, more = row(names, sides, step)
-        table.append([env_id, *cells])
-        lines += more
-        a, _ = scores_at(names[0], sides[0], step)
-        b, _ = scores_at(names[1], sides[1], step)
+        a, b, more = scores_of_sides(names, sides, step)
+        table.append([env_id, *row(names, a, b, step)])
+        lines += [f"{env_id}: {line}" for line in more]
         if len(a) and len(b):
-            scores_of_a.append(a)
-            scores_of_b.append(b)
-    if len(scores_of_a) < 2:
-        raise SystemExit("error: two environments with runs of both are needed, or --env-id and one of them")
-    print(
-        f"mean return of the last {WINDOW} episodes, ± standard deviation over runs (how many); b less a with its 95% "
-        "interval"
-    )
+            tasks[env_id] = (a, b)
+    if len(table) == 1:
+        raise problems[0] if problems else Unclear("there are no runs")
+    print(SHOWN)
     show(table)
-    print(
-        f"\nall {len(scores_of_a)} environments: in each, 0 is the lowest score of a run and 1 the highest; 95% "
-        "intervals by a stratified bootstrap"
-    )
-    show(summary(names, scores_of_a, scores_of_b))
+    if len(tasks) > 1:
+        show(summary(names, tasks, lines))
 
 
-def summary(names, scores_of_a, scores_of_b):
-    """The table [[text, ...], ...] of what sums up the scores of --a and --b: lists with an array [runs] for each task.
+def summary(names, tasks, lines):
+    """The table [[text, ...], ...] of statistics over tasks, {environment: (scores of --a, of --b)}, arrays [runs].
 
-    The statistics need the same number of runs in each task, so all have as many as the task with the fewest."""
-    lows = []
-    highs = []
-    for a, b in zip(scores_of_a, scores_of_b, strict=True):
-        both = np.concatenate([a, b])
-        lows.append(both.min())
-        highs.append(max(both.max(), both.min() + 1e-9))  # all scores may be the same
-    table = [["", "runs of each", *aggregate.STATISTICS]]
-    for name, of_tasks in zip(names, [scores_of_a, scores_of_b], strict=True):
-        count = min(map(len, of_tasks))
-        values = aggregate.normalized([task[:count] for task in of_tasks], lows, highs)
-        cells = [name, str(count)]
-        for statistic in aggregate.STATISTICS.values():
-            cells.append(f"{statistic(values):.2f}")
+    In each environment 0 is the lowest score of a run, and 1 the highest. The statistics need the same number of runs
+    everywhere, so each side has as many as the side with the fewest. Adds to `lines` what is left out, and why."""
+    counts = {len(side) for sides in tasks.values() for side in sides}
+    count = min(counts)
+    if len(counts) > 1:
+        lines.append(f"the summary has {count} runs of each side in each environment, those with the lowest seeds")
+    scaled = []
+    for env_id, sides in tasks.items():
+        values = np.array([side[:count] for side in sides])
+        if np.ptp(values) == 0:
+            lines.append(f"not in the summary: {env_id}, where all scores are the same")
+        else:
+            scaled.append((values - values.min()) / np.ptp(values))
+    table = [[f"{len(scaled)} environments, scaled to [0, 1]", *names, "difference"]]
+    if not scaled:
+        return table
+    values = np.concatenate(np.swapaxes(scaled, 0, 1))  # [2 * tasks, runs]: first those of --a, then those of --b
+    for name in ("median", "mean", "IQM"):
+        cells = [name]
+        for of_side in of_sides(aggregate.STATISTICS[name], len(scaled)):
+            cells.append(f"{of_side(values):.2f}")
             if count > 1:
-                low, high = aggregate.interval(statistic, values)
+                low, high = aggregate.interval(of_side, values)
                 cells[-1] += f" [{low:.2f}, {high:.2f}]"
         table.append(cells)
     return table
+
+
+def of_sides(statistic, num_tasks):
+    """A statistic of --a, that of --b, and b less a, as functions of scores [..., 2 * tasks, runs]."""
+
+    def of_a(values):
+        return statistic(values[..., :num_tasks, :])
+
+    def of_b(values):
+        return statistic(values[..., num_tasks:, :])
+
+    def difference(values):
+        return of_b(values) - of_a(values)
+
+    return [of_a, of_b, difference]
 
 
 def main():
@@ -305,13 +331,15 @@ def main():
         prog="python -m benchmark.compare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path, nargs="?", default="runs", help="folder of the runs' folders")
-    parser.add_argument("--a", help="an experiment: script or --exp-name")
+    parser.add_argument("--a", help="an experiment: its script or --exp-name, perhaps with options")
     parser.add_argument("--b", help="the other")
-    parser.add_argument("--env-id", help="the environment of both; default: all that both have")
-    parser.add_argument("--steps", type=int, nargs="+", help="after which steps; default: as far as both go")
+    parser.add_argument("--env-id", help="the environment; default: all that have both")
+    parser.add_argument(
+        "--steps", type=int, nargs="+", help="after which steps; default: as far as the longest runs of both go"
+    )
     args = parser.parse_args()
     if not args.folder.is_dir():
-        raise SystemExit(f"error: {args.folder} is no folder")
+        raise SystemExit(f"error: {args.folder} is not a folder")
     if (args.a is None) != (args.b is None):
         parser.error("a comparison needs --a and --b")
     if args.a is None and args.env_id is not None:
@@ -326,6 +354,8 @@ def main():
             compare_everywhere(args, experiments, lines)
         else:
             compare_two(args, experiments, lines)
+    except Unclear as problem:
+        raise SystemExit(f"error: {problem}") from None
     finally:  # after an error, too: the reason may be in them
         for line in lines:
             print(line)

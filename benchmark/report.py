@@ -183,11 +183,12 @@ def aggregate_table(results):
 
 
 def worlds_table(results, root=""):
-    """The lines of a table in Markdown of the runs in results/tuned on environments that gymnasium does not have."""
+    """The lines of a table in Markdown of the whole runs in results/tuned on environments of other libraries."""
     lines = table_head(["environment", "script", "steps", "minutes", "return", "runs"])
     for (side, _, env_id, _, _), runs in sorted(load(Path(results, "tuned")).items(), key=lambda item: item[0][2]):
+        runs = [run for run in runs if run.finished]
         # "envpool/Snake-v1" and "pettingzoo.classic.connect_four_v3:env", beside "CartPole-v1"
-        if side != "ours" or not re.search("[/:]", env_id):
+        if side != "ours" or not runs or not (env_id.startswith("envpool/") or ":" in env_id):
             continue
         about = runs[0].about
         script = script_with_recipes({"command": about["command"], "recipe": about.get("recipe", "")}, root)
@@ -215,13 +216,13 @@ def with_scores(text, experiments, results, root=""):
             lines = aggregate_table(results)
         elif name == "worlds":
             lines = worlds_table(results, root)
-        else:
+        elif name == "time to a score":
             lines = time_to_score.table(time_to_score.read_rows())
         return "\n".join([begin, *lines, end])
 
     # from <!-- NAME --> or <!-- tuned TASK ... --> to <!-- /NAME -->, over several lines
     names = "scores|equal steps|tuned|aggregate|time to a score|worlds"
-    return re.sub(rf"(?s)(<!-- ({names})(.*?) -->).*?(<!-- /.+? -->)", section, text)
+    return re.sub(rf"(?s)(<!-- ({names})(.*?) -->).*?(<!-- /\2 -->)", section, text)
 
 
 def texts():

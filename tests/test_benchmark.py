@@ -638,7 +638,7 @@ def test_equal_steps_beside_stopped_runs():
             each.about.update({"steps_wanted": 9_999_360, "seed": i})
     of_game = [one for one in experiments.experiments_of(found) if one.beside]
     assert [(one.env_id, one.options, one.ppo2) for one in of_game] == [("Game-v4", {}, [])]
-    first, second = report.equal_steps_table(of_game)[2:]  # none of ours reached 500k
+    first, _, second = report.equal_steps_table(of_game)[2:]  # after 100k, 200k and 250k; none of ours reached 500k
     difference = scores.compare([2.0, 4.0, 3.0], [1.0, 2.0]).text(3.0)
     assert first == f"| `ppo_atari.py` | Game-v4 | 100k | 3.00 ± 1.00 (3) | 1.50 ± 0.71 (2) | {difference} |"
     assert second.startswith("| `ppo_atari.py` | Game-v4 | 250k | 4.00 ± 1.41 (2) | 2.50 ± 0.71 (2) | +1.50 [")
@@ -779,7 +779,10 @@ def test_the_effects_are_those_of_the_results():
         assert [row.final.mean for row in rows] == sorted(row.final.mean for row in rows)
         for recipe, parent, runs, final, whole in rows:
             script, *names = runs[0].about["script"].split("+")
-            beside = f"{script}+seeds-vector" if "seeds-vector" in names else script
+            if "seeds-vector" in names:
+                beside = f"{script}+seeds-vector"
+            else:  # the script with all recipes but the last
+                beside = "+".join([script, *names[:-1]])
             assert {run.about["script"] for run in parent} == {beside}
             shown = f"| {len(runs)} | {effects.interval(final)} | {effects.interval(whole)} | "
             [row] = [line for line in text.splitlines() if f"[{recipe.name}](" in line and shown in line]
@@ -799,8 +802,9 @@ def test_the_score_after_a_step():
     assert compare.score_at(run, 1000) == np.arange(901, 1001).mean()
     assert compare.score_at(run, 50) == np.arange(1, 51).mean()
     assert compare.score_at(run, 2559) == np.arange(1949, 2049).mean() and compare.score_at(run, 2560) is None
-    cells, lines = compare.row(("ppo", "my_ppo"), ({1: run, 2: run}, {1: run}), 2560)
-    assert cells[3:] == ["", "too few runs", ""] and len(lines) == 3
+    a, b, lines = compare.scores_of_sides(("ppo", "my_ppo"), ({1: run, 2: run}, {1: run}), 2560)
+    cells = compare.row(("ppo", "my_ppo"), a, b, 2560)
+    assert cells[3:] == ["", "no runs on a side", ""] and len(lines) == 3
 
 
 def test_experiments_of_a_folder(run, tmp_path, capsys, monkeypatch):
@@ -824,7 +828,7 @@ def test_experiments_of_a_folder(run, tmp_path, capsys, monkeypatch):
     heading, titles, first, second, *lines = start(*pair, "my_ppo", "--steps", "1024", "2048")
     assert heading.startswith("CartPole-v1, ppo --total-timesteps 2048 (a) and my_ppo --total-timesteps 2048 (b): ")
     assert titles.split()[:4] == ["after", "steps", "ppo", "my_ppo"] and first.startswith("1,024 ")
-    assert "(2)" in second and second.endswith("nothing to test by")
+    assert "(2)" in second and second.endswith("not tested")
     broken, *lines = lines
     assert broken.startswith(f"left out: {folder}/broken: JSONDecodeError")
     assert lines == [
@@ -856,20 +860,26 @@ def test_two_experiments_in_all_environments(run, tmp_path, capsys, monkeypatch)
         return capsys.readouterr().out.splitlines()
 
     lines = start("--a", "ppo", "--b", "my_ppo")
-    assert [line.split()[0] for line in lines[2:4]] == ["Acrobot-v1", "CartPole-v1"]
-    assert not any(line.startswith("Pendulum") for line in lines)
-    assert lines[5].startswith("all 2 environments: ")
-    assert [line.split()[:2] for line in lines[7:]] == [["ppo", "3"], ["my_ppo", "3"]]
-    for words, said in ((("--a", "ppo", "--b", "nix"), "two environments"), (("--a", "ppo"), "2")):
+    assert lines[0].startswith("Acrobot-v1: ppo --total-timesteps 2048 (a) and my_ppo --total-timesteps 2048 (b)")
+    assert [line.split()[0] for line in lines[4:6]] == ["Acrobot-v1", "CartPole-v1"]
+    assert lines[6].startswith("0 environments, scaled")  # the copies of one run have one score
+    assert "left out: Pendulum-v1: my_ppo is none of the experiments:" in lines
+    for words, said in ((("--a", "ppo", "--b", "nix"), "nix is none of the experiments:\n"), (("--a", "ppo"), "2")):
         with pytest.raises(SystemExit, match=said):
             start(*words)
 
-    # b is a little below a in one task, and far above in the other; the third run of a has no partner
-    a = [np.array([0.0, 10.0, 7.0]), np.array([-100.0, -90.0])]
-    b = [np.array([4.0, 6.0]), np.array([-50.0, -60.0])]
-    titles, of_a, of_b = compare.summary(["a", "b"], a, b)
-    assert titles == ["", "runs of each", "median", "mean", "IQM", "optimality gap"]
-    assert of_a[:2] == ["a", "2"] and of_b[:2] == ["b", "2"]
-    assert of_a[3].startswith("0.30 [") and of_b[3].startswith(
-        "0.70 ["
-    )  # (0 + 1 + 0 + 0.2) / 4, (0.4 + 0.6 + 1 + 0.8) / 4
+    # b is a little better than a in one task, and much better in another; in the third all are the same
+    tasks = {
+        "one": (np.array([0.0, 10.0, 7.0]), np.array([4.0, 6.0])),
+        "two": (np.array([-100.0, -90.0]), np.array([-50.0, -60.0])),
+        "three": (np.array([500.0, 500.0]), np.array([500.0, 500.0])),
+    }
+    lines = []
+    titles, _, means, _ = compare.summary(["a", "b"], tasks, lines)
+    assert titles == ["2 environments, scaled to [0, 1]", "a", "b", "difference"]
+    # (0 + 1 + 0 + 0.2) / 4 and (0.4 + 0.6 + 1 + 0.8) / 4
+    assert [cell.split()[0] for cell in means] == ["mean", "0.30", "0.70", "0.40"]
+    assert lines == [
+        "the summary has 2 runs of each side in each environment, those with the lowest seeds",
+        "not in the summary: three, where all scores are the same",
+    ]

@@ -56,18 +56,18 @@ def areas(runs):
 
 
 def effects():
-    """{"CartPole-v1, 49,664 steps": [Effect, ...]}, sorted by the effect on the final return."""
+    """{"CartPole-v1, 49,664 steps": [Effect, ...]}, in ascending order of the effect on the final return."""
     known = {recipe.file.stem: recipe for recipe in recipes()}
     found = load(RESULTS)
     tables = {}
     for (side, script, env_id, options, steps), runs in found.items():
-        if "plasticity-log+" in script:
-            continue  # it only logs, and the same runs without it are there
         parent, *names = script.split("+")
+        if "plasticity-log" in names and len(names) > 1:
+            continue  # it only logs, and the same runs without it are there
         if "seeds-vector" in names:  # the runs of thirty_seeds.sh, and what they are compared with
             names.remove("seeds-vector")
             parent = f"{parent}+seeds-vector"
-            recipe = known.get("+".join(names))
+            recipe = known["+".join(names)] if names else None
         else:  # of several recipes the last is compared with the script that has the others
             parent = "+".join([parent, *names[:-1]])
             recipe = known[names[-1]] if names else None
@@ -81,7 +81,7 @@ def effects():
         # Runs without --bootstrap-truncated are shown as a change of those with it.
         truncated = json.dumps(dict(sorted((json.loads(options) | {"bootstrap_truncated": True}).items())))
         if truncated != options and (side, script, env_id, truncated, steps) in found:
-            recipe, options = TRUNCATED, truncated
+            recipe, parent, options = TRUNCATED, script, truncated
         base = found.get((side, parent, env_id, options, steps))
         if recipe is None or base is None:  # the script itself; or a recipe that needs other options, such as a2c
             continue
@@ -173,7 +173,7 @@ def section(what, rows, sources):
         f"`{name_of_parent(rows[0])}` itself ends at {spread(scores(parent))}; the mean of its curve is "
         f"{spread(areas(parent))} ({shown}).",
         "",
-        "| recipe | what it puts in place | seeds | final return | mean of the curve | what studies found, or source |",
+        "| recipe | change | seeds | final return | mean of the curve | what studies found, or source |",
         "|---|---|---|---|---|---|",
     ]
     for effect in rows:
