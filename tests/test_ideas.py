@@ -310,6 +310,22 @@ def test_the_state_is_0_where_an_episode_begins(name, made):
     assert abs(values[1] - first[1]) > 1e-4
 
 
+@pytest.mark.parametrize("value_trains_memory", [False, True])
+def test_the_value_trains_the_memory_only_if_asked_to(value_trains_memory, made, tmp_path):
+    """Whether its gradient reaches the LSTM, in the agent that the option makes."""
+
+    def reached(agent, minibatch, *_):
+        _, values, _ = agent(minibatch["obs"], minibatch["state"], minibatch["dones"])
+        parts = agent.lstm.weight_ih_l0, agent.policy_trunk[0].weight
+        gradients = torch.autograd.grad(values.sum(), parts, allow_unused=True)
+        return [gradient is not None and bool(gradient.any()) for gradient in gradients]
+
+    options = f"{MEMORY['lstm']} --total-timesteps 64" + " --value-trains-memory" * value_trains_memory
+    with watched(made("lstm").module, "ppo_loss", reached) as seen:
+        train(made("lstm"), options, tmp_path)
+    assert all(each == [value_trains_memory] * 2 for each in seen) and seen
+
+
 def test_image_and_vector_go_to_their_trunks(made, tmp_path):
     module, env_id = made("image-and-vector").module, "recipes.environments:ImageAndVector-v0"
     space = gym.make(env_id).observation_space
