@@ -59,6 +59,7 @@ TINY["with/envpool-continuous"] = TINY["ppo_continuous_action.py"] + " --env-id 
 TINY["with/seeds-envpool"] = TINY["ppo_seeds.py"] + " --env-id envpool/CartPole-v1"
 TINY["with/mask"] = TINY["with/mask-lstm"] = TINY["ppo.py"] + " --env-id Taxi-v4"
 TINY["with/privileged-critic"] = TINY["ppo.py"] + " --env-id recipes.environments:CartPoleHiddenLimit-v1"
+TINY["with/codes"] = TINY["ppo.py"] + " --env-id FrozenLake-v1"
 TINY["with/pettingzoo"] = "--env-id toy_envs:Crowd --total-timesteps 192 --num-envs 3 --num-steps 32"
 TINY["with/turns"] = "--env-id recipes.environments:TicTacToe --total-timesteps 128 --num-envs 2 --num-steps 32"
 TINY["with/device-tensors"] = (
@@ -237,6 +238,7 @@ def test_it_trains(recipe, made, tmp_path):
 @of_recipes(
     "average-policy",
     "churn",
+    "codes",
     "kl-penalty",
     "kl-learning-rate",
     "l2-init",
@@ -247,7 +249,7 @@ def test_it_trains(recipe, made, tmp_path):
     "value-normalization",
 )
 def test_its_own_state_survives_a_resume(recipe, made, tmp_path):
-    run = train(made, f"{TINY['ppo.py']} --no-cuda", tmp_path)
+    run = train(made, f"{TINY.get(recipe.name, TINY['ppo.py'])} --no-cuda", tmp_path)
     saved = checkpoint(run)["parts"]
     with loaded_parts(made) as loaded:
         train(made, f"--resume {run} --total-timesteps 192", tmp_path)

@@ -250,6 +250,56 @@ def test_a_picture(with_recipe):
     assert image.shape == (400, 600, 3) and image.dtype == np.uint8
 
 
+def test_codes_are_normalized_one_hot_vectors(with_recipe):
+    """With the statistics of all observations before; those at the end of an episode do not count."""
+    module = with_recipe("with/envpool", second="with/codes").module
+    args = module.Args(env_id="envpool/MiniGrid-MemoryS7-v0", num_envs=8)
+    envs = module.make_envs(args)
+    raw = module.EnvPool(args)
+    (numbers,) = raw.single_observation_space.shape
+    assert envs.single_observation_space.shape == (11 * numbers,)
+    rows = []
+
+    def expected(obs, is_new=True):
+        one_hot = np.zeros((len(obs), numbers, 11))
+        for i, j in np.ndindex(obs.shape):
+            one_hot[i, j, int(obs[i, j])] = 1
+        one_hot = one_hot.reshape(len(obs), -1)
+        if is_new:
+            rows.extend(one_hot)
+        # the statistics begin with a mean of 0 and a variance of 1 that weigh 1e-4 rows
+        weights = np.append(np.ones(len(rows)), 1e-4)
+        seen = np.append(rows, np.zeros((1, one_hot.shape[1])), axis=0)
+        mean = np.average(seen, axis=0, weights=weights)
+        var = np.average((seen - mean) ** 2, axis=0, weights=weights) + 1e-4 / weights.sum()
+        return ((one_hot - mean) / np.sqrt(var + 1e-8)).clip(-10, 10)
+
+    np.testing.assert_allclose(envs.reset(seed=1)[0], expected(raw.reset(seed=1)[0]), rtol=1e-4, atol=1e-4)
+    chance = np.random.default_rng(1)
+    ends = 0
+    while ends < 3:
+        actions = chance.integers(3, size=8)
+        obs, rewards, terminated, truncated, infos = envs.step(actions)
+        raw_obs, raw_rewards, *_, raw_infos = raw.step(actions)
+        assert obs.dtype == np.float32
+        np.testing.assert_array_equal(rewards, raw_rewards)
+        np.testing.assert_allclose(obs, expected(raw_obs), rtol=1e-4, atol=1e-4)
+        for i in np.flatnonzero(terminated | truncated):
+            final_obs = expected(raw_infos["final_obs"][i : i + 1], is_new=False)[0]
+            np.testing.assert_allclose(infos["final_obs"][i], final_obs, rtol=1e-4, atol=1e-4)
+            ends += 1
+    count = envs.stats.count
+    envs.frozen = True
+    envs.step(actions)
+    assert envs.stats.count == count
+
+
+def test_what_are_no_codes(with_recipe):
+    module = with_recipe("with/codes").module
+    with pytest.raises(SystemExit, match="not codes"):
+        module.make_envs(module.Args(env_id="CartPole-v1")).reset()
+
+
 def frames_of_ale(game, steps):
     """The largest difference between frames of AtariVectorEnv and of ppo_atari.py, in a game of the same actions."""
     rom = re.sub(r"(?<!^)(?=[A-Z])", "_", game).lower()
