@@ -2,6 +2,7 @@
 # Settings that solve the usual tasks: SEEDS="1 2 3 4 5 6 7 8 9 10" WORKERS=2 benchmark/tuned.sh
 # To run a line in a shell, put python in front of it; where it names a recipe, apply that first:
 #     python -m recipes.apply normalization my_ppo.py
+# The last two lines need PettingZoo's packages: pip install pettingzoo mpe2
 # games.py makes the table: .venv/bin/python -m benchmark.games build/tuned/runs/*__*
 cd "$(dirname "$0")/.." || exit
 export FOLDER="${FOLDER:-build/tuned}" RESULTS="${RESULTS:-benchmark/results/tuned}"
@@ -22,4 +23,6 @@ ppo_continuous_action.py + without/core-9 + with/envpool-continuous --env-id env
 ppo_continuous_action.py + without/core-9 + with/envpool-continuous --env-id envpool/CheetahRun-v1 --total-timesteps 1000000 --num-envs 8 --num-steps 256 --num-minibatches 16 --learning-rate 1e-3 --bootstrap-truncated
 ppo.py + with/mask + with/envpool --env-id envpool/Snake-v1 --total-timesteps 1000000 --num-envs 32 --num-steps 128 --num-minibatches 8 --learning-rate 1e-3 --bootstrap-truncated
 ppo.py + with/envpool --env-id envpool/Snake-v1 --total-timesteps 1000000 --num-envs 32 --num-steps 128 --num-minibatches 8 --learning-rate 1e-3 --bootstrap-truncated
+ppo_selfplay.py + with/turns --env-id pettingzoo.classic.connect_four_v3:env --total-timesteps 1000000 --num-minibatches 8 --ent-coef 0.05
+ppo_selfplay.py + with/pettingzoo + without/core-9 --env-id mpe2.simple_spread_v3:parallel_env --total-timesteps 1000000 --num-envs 48 --num-steps 100 --num-minibatches 8 --gamma 0.95 --bootstrap-truncated
 END
