@@ -23,6 +23,8 @@ ppo_continuous_action.py + without/core-9 + with/envpool-continuous --env-id env
 ppo_continuous_action.py + without/core-9 + with/envpool-continuous --env-id envpool/CheetahRun-v1 --total-timesteps 1000000 --num-envs 8 --num-steps 256 --num-minibatches 16 --learning-rate 1e-3 --bootstrap-truncated
 ppo.py + with/mask + with/envpool --env-id envpool/Snake-v1 --total-timesteps 1000000 --num-envs 32 --num-steps 128 --num-minibatches 8 --learning-rate 1e-3 --bootstrap-truncated
 ppo.py + with/envpool --env-id envpool/Snake-v1 --total-timesteps 1000000 --num-envs 32 --num-steps 128 --num-minibatches 8 --learning-rate 1e-3 --bootstrap-truncated
+ppo.py + with/lstm + with/envpool + with/codes --env-id envpool/MiniGrid-MemoryS7-v0 --total-timesteps 200000 --num-envs 128 --num-steps 16 --learning-rate 1e-3 --value-trains-memory
+ppo.py + with/envpool + with/codes --env-id envpool/MiniGrid-MemoryS7-v0 --total-timesteps 200000 --num-envs 128 --num-steps 16 --learning-rate 1e-3
 ppo_selfplay.py + with/turns --env-id pettingzoo.classic.connect_four_v3:env --total-timesteps 1000000 --num-minibatches 8 --ent-coef 0.05
 ppo_selfplay.py + with/pettingzoo + without/core-9 --env-id mpe2.simple_spread_v3:parallel_env --total-timesteps 1000000 --num-envs 48 --num-steps 100 --num-minibatches 8 --gamma 0.95 --bootstrap-truncated
 END
