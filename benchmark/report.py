@@ -185,10 +185,12 @@ def aggregate_table(results):
 def worlds_table(results, root=""):
     """The lines of a table in Markdown of the whole runs in results/tuned on environments of other libraries."""
     lines = table_head(["environment", "script", "steps", "minutes", "return", "runs"])
-    for (side, script, env_id, _, _), runs in sorted(load(Path(results, "tuned")).items(), key=lambda item: item[0][2]):
+    experiments = load(Path(results, "tuned"))
+    for key in sorted(experiments, key=lambda key: key[2]):  # by environment
+        side, script, env_id, _, _ = key
         if script.endswith("+turns"):
             continue  # the return of a game against oneself says nothing
-        runs = [run for run in runs if run.finished]
+        runs = [run for run in experiments[key] if run.finished]
         # "envpool/Snake-v1" and "pettingzoo.classic.connect_four_v3:env", beside "CartPole-v1"
         if side != "ours" or not runs or not (env_id.startswith("envpool/") or ":" in env_id):
             continue
