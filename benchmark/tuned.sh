@@ -12,7 +12,7 @@ ppo.py + with/normalization --env-id Acrobot-v1 --total-timesteps 500000 --num-e
 ppo.py + with/normalization --env-id MountainCar-v0 --total-timesteps 150000 --num-envs 16 --num-steps 64 --num-minibatches 16 --update-epochs 10 --learning-rate 1e-3 --gae-lambda 0.98 --ent-coef 0
 ppo_continuous_action.py + with/colored-noise --env-id MountainCarContinuous-v0 --total-timesteps 30000 --num-envs 4 --num-steps 512 --gamma 0.999 --noise-color 1
 ppo_continuous_action.py + with/symmetry-continuous + without/core-9 --env-id Pendulum-v1 --total-timesteps 100000 --num-envs 16 --num-steps 64 --num-minibatches 4 --learning-rate 2e-3 --gamma 0.95 --bootstrap-truncated
-ppo.py + with/normalization --env-id LunarLander-v3 --total-timesteps 300000 --num-envs 16 --num-steps 256 --num-minibatches 32 --learning-rate 1e-3 --gamma 0.999 --gae-lambda 0.98 --bootstrap-truncated
+ppo.py + with/normalization + with/recompute-advantages + without/core-9 --env-id LunarLander-v3 --total-timesteps 500000 --num-envs 16 --num-steps 256 --num-minibatches 32 --learning-rate 1e-3 --gamma 0.999 --gae-lambda 0.98 --ent-coef 0 --bootstrap-truncated
 ppo_continuous_action.py --env-id LunarLanderContinuous-v3 --total-timesteps 500000 --num-envs 16 --num-steps 256 --num-minibatches 16 --learning-rate 1e-3 --gamma 0.999 --gae-lambda 0.98 --bootstrap-truncated
 ppo_continuous_action.py + with/recompute-advantages + without/core-9 --env-id BipedalWalker-v3 --total-timesteps 2000000 --num-envs 16 --num-steps 256 --bootstrap-truncated --compile
 ppo_continuous_action.py + with/wide + without/core-9 --env-id HalfCheetah-v5 --total-timesteps 1000000 --num-envs 8 --num-steps 256 --learning-rate 1e-4 --gamma 0.98 --gae-lambda 0.92 --clip-coef 0.1 --bootstrap-truncated --compile
