@@ -1,12 +1,16 @@
 """ppo_atari_cleanba.py: which version makes what, the same run at any speed of the threads, clean ends."""
 
+import contextlib
 import itertools
+import math
 import os
 import signal
 import threading
 import time
 from functools import partial
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from ranks import Ranks, in_float64, run, wait_for_step, weights
@@ -107,6 +111,41 @@ def test_speed_changes_nothing(threads, more, tmp_path):
     for other in runs[1:]:
         assert torch.equal(weights(other), weights(runs[0])) and numbers(other) == numbers(runs[0])
     assert len(numbers(runs[0])["losses/policy_loss"]) == 6
+
+
+def test_a_rollout_reads_nothing_before_it_is_computed(monkeypatch):
+    """On a GPU, a copy to the CPU waits for its own stream alone: returns are made of values that are there."""
+    open_streams, unfinished = [], []
+    copy_to_cpu = torch.Tensor.cpu
+
+    @contextlib.contextmanager
+    def stream(actors):
+        open_streams.append(actors)
+        yield
+        open_streams.pop()
+
+    def wait_and_copy(tensor):
+        if open_streams:
+            for compute in unfinished:
+                compute()
+            unfinished.clear()
+        return copy_to_cpu(tensor)
+
+    def agent(obs):
+        values = torch.full((2,), math.nan)
+        unfinished.append(partial(values.fill_, 1.0))
+        return script.Categorical(torch.zeros(2, 3)), values
+
+    step = np.zeros((2, 1)), np.ones(2), np.full(2, False), np.full(2, False), {}
+    envs = SimpleNamespace(reset=lambda seed: (np.zeros((2, 1)), {}), step=lambda actions: step)
+    gpu = SimpleNamespace(Stream=lambda device: "the actor's", stream=stream)
+    monkeypatch.setattr(torch, "get_device_module", lambda device: gpu)
+    monkeypatch.setattr(torch.Tensor, "cpu", wait_and_copy)
+    args = script.Args(num_envs=2, num_steps=4)
+    rollouts = script.make_rollouts(args, envs, 0, torch.device("cpu"), torch.Generator(), 0, 1)
+    next(rollouts)
+    rollout, _, _ = rollouts.send(agent)
+    assert rollout["returns"].isfinite().all() and not unfinished
 
 
 @slow_test
