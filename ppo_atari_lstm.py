@@ -653,11 +653,23 @@ def resumed_args(args, state):
     return resumed
 
 
+def option_defaults(args):
+    """The defaults of the options, {name: value}, without those of options that must be given."""
+    defaults = {}
+    for field in dataclasses.fields(args):
+        if field.default is not dataclasses.MISSING:
+            defaults[field.name] = field.default
+        elif field.default_factory is not dataclasses.MISSING:
+            defaults[field.name] = field.default_factory()
+    return defaults
+
+
 def new_folder(args):
     """The path of a new run's folder: environment, experiment, seed, changed options, and time."""
-    defaults = {field.name: field.default for field in dataclasses.fields(args)}
+    defaults = option_defaults(args)
     options = {name: value for name, value in vars(args).items() if name not in NOT_IN_NAME}
-    changed = ",".join(f"{name}={value}" for name, value in options.items() if value != defaults[name])
+    is_default = {name: name in defaults and value == defaults[name] for name, value in options.items()}
+    changed = ",".join(f"{name}={value}" for name, value in options.items() if not is_default[name])
     if len(changed) > 100:  # a folder's name may have 255 characters, with the other words
         changed = changed[:100].rpartition(",")[0]
     words = [args.env_id, args.exp_name, str(args.seed), changed, time.strftime("%Y%m%d-%H%M%S")]
@@ -752,7 +764,11 @@ class Run:
         try:
             self.lock = filelock.FileLock(self.folder / "lock").acquire(timeout=0)  # creates the folder, too
         except filelock.Timeout:
-            sys.exit(f"error: {self.folder / 'lock'} is held by another process, which writes to this run")
+            if self.continues_folder:
+                sys.exit(f"error: {self.folder / 'lock'} is held by another process, which writes to this run")
+            # Another run took this name in the same second. Its folder exists by now, so the next name differs.
+            self.folder = new_folder(self.args)
+            self.lock_folder()
 
     def start(self, device, **parts):
         """Restores the parts from the checkpoint, if there is one; opens the folder and the log; says so.
@@ -815,7 +831,7 @@ class Run:
             "script": self.script.name,
             "command": sys.argv,
             "args": vars(self.args),
-            "defaults": {field.name: field.default for field in dataclasses.fields(self.args)},
+            "defaults": option_defaults(self.args),
             "device": str(device),
             "commit": git_commit(self.script.parent),
             "versions": {package.name: package.version for package in importlib.metadata.distributions()},
@@ -904,7 +920,12 @@ class Run:
             torch.save(state, file)
             file.flush()
             os.fsync(file.fileno())
-        state = torch.load(unfinished, map_location="cpu", weights_only=True)  # fails for what is not a plain value
+        try:
+            state = torch.load(unfinished, map_location="cpu", weights_only=True)
+        except pickle.UnpicklingError as error:  # torch's message has many lines, and one says GLOBAL and the type
+            found = " ".join(re.findall(r"GLOBAL (\S+)", str(error))) or error
+            hint = "an option or a part has one that is not a number, a string, a tensor, or a list or dict of these"
+            sys.exit(f"error: a checkpoint holds no value of the type {found}; {hint}")
         os.replace(unfinished, self.folder / f"checkpoint_{self.global_step:012}.pt")
         for old in checkpoint_files(self.folder)[:-2]:
             old.unlink()

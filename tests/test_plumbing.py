@@ -293,6 +293,18 @@ def test_a_part_that_later_holds_an_array_is_named(tmp_path):
         train_with(later, CLOCK, tmp_path)
 
 
+@dataclasses.dataclass(frozen=True)
+class ArgsWithFolder(ppo.Args):
+    data: Path = Path("data")
+
+
+def test_an_option_that_cannot_be_saved_is_one_line(tmp_path):
+    """It names the type: a path is no plain value."""
+    line = "^error: a checkpoint holds no value of the type [a-z_.]*PosixPath; an option or a part [^\n]*$"
+    with patched((ppo, "Args", ArgsWithFolder)), pytest.raises(SystemExit, match=line):
+        train(CLOCK, tmp_path)
+
+
 def test_another_width_is_one_line(tmp_path):
     """It names the part and the key."""
     run = train(CLOCK, tmp_path)
@@ -584,9 +596,38 @@ def test_the_name_of_a_folder(tmp_path):
     assert re.fullmatch(rf"CartPole-v1__lr-1e-3--a__7__{re.escape(changed)}__\d{{8}}-\d{{6}}", name)
 
 
+@dataclasses.dataclass(frozen=True)
+class ArgsWithoutPlainDefaults(ppo.Args):
+    tag: str = dataclasses.field(kw_only=True)
+    widths: list[int] = dataclasses.field(default_factory=lambda: [64, 64])
+
+
+def test_options_without_a_plain_default(tmp_path):
+    """A list has a default too; an option that must be given is always in the folder's name."""
+    with patched((ppo, "Args", ArgsWithoutPlainDefaults)):
+        run = train(f"{CLOCK} --tag red", tmp_path)
+        changed = train(f"{CLOCK} --tag red --widths 8 8", tmp_path)
+    assert "tag=red" in run.name and "widths" not in run.name and "widths=-8,-8-" in changed.name
+    defaults = json.loads((run / "run.json").read_text())["defaults"]
+    assert defaults["widths"] == [64, 64] and "tag" not in defaults
+
+
 def test_two_runs_of_one_second_have_two_folders(tmp_path):
     with patched((ppo.time, "strftime", lambda form: "20260101-000000")):
         assert train(CLOCK, tmp_path) != train(CLOCK, tmp_path)
+
+
+def test_two_runs_that_begin_together_have_two_folders(tmp_path):
+    """Both chose the same name before either had a folder."""
+    args = ppo.Args(runs_folder=str(tmp_path))
+    with patched((ppo.time, "strftime", lambda form: "20260101-000000")):
+        runs = [ppo.Run(args), ppo.Run(args)]
+        assert runs[0].folder == runs[1].folder
+        for run in runs:
+            run.start("cpu", number=coefficient(1.0))
+            run.writer.close()
+    assert sorted(tmp_path.iterdir()) == sorted(run.folder for run in runs)
+    assert [len(checkpoints(run.folder)) for run in runs] == [1, 1]
 
 
 def test_a_script_started_through_a_link_is_known_by_its_own_name(tmp_path):
