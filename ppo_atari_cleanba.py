@@ -568,7 +568,7 @@ def make_rollouts(args, envs, seed, device, generator, rank, ranks):
             rollout = {name: torch.stack([step[name] for step in steps]) for name in steps[0]}  # each [M, N, ...]
             values = rollout["values"]  # [speed]
             _, next_value, *_ = agent(torch.from_numpy(next_obs).to(device))
-            # [cleanba 6] waits until a GPU has computed all this: what follows is in its default stream, which does not
+            # [cleanba 6] a copy to the CPU waits for this stream; those below wait for the default stream alone
             next_value = next_value.cpu()
 
         advantages = gae(
