@@ -679,6 +679,8 @@ class Run:
             # Another run took this name in the same second. Its folder exists by now, so the next name differs.
             self.folder = new_folder(self.args)
             self.lock_folder()
+        except OSError as error:  # the folder cannot be written to
+            sys.exit(f"error: {self.folder}: {error}")
 
     def start(self, device, **parts):
         """Restores the parts from the checkpoint, if there is one; opens the folder and the log; says so.

@@ -630,6 +630,13 @@ def test_two_runs_that_begin_together_have_two_folders(tmp_path):
     assert [len(checkpoints(run.folder)) for run in runs] == [1, 1]
 
 
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(SystemExit, match=f"^error: {re.escape(str(file))}/CartPole[^\n]*Not a directory[^\n]*$"):
+        train(f"{CLOCK} --runs-folder {file}", tmp_path)
+
+
 def test_a_script_started_through_a_link_is_known_by_its_own_name(tmp_path):
     link = tmp_path / "link.py"
     link.symlink_to(ppo.__file__)
