@@ -110,23 +110,23 @@ MOVES = [
         "SB3",
         "CleanRL",
         ["a time limit counts as an end", "the value's factor is vf_coef / 2"],
-        "From Stable-Baselines3 to CleanRL, `vf_coef` must be doubled for the same value loss, the value is clipped, "
-        "and a time limit ends an episode without a bootstrap, so that a task with time limits has other returns.",
+        "**From Stable-Baselines3 to CleanRL**, `vf_coef` must be doubled for the same value loss, and the value is "
+        "clipped. A time limit ends an episode without a bootstrap, so a task with time limits has other returns.",
     ),
     Move(
         "rsl_rl",
         "skrl",
         ["a time limit counts as an end", "the gradient is clipped by the norm of all parameters"],
-        "From rsl_rl to skrl, policy and value share one bound of the gradient instead of having one each, the value "
-        "loss is that of the clipped value alone, and at time limits, unless `time_limit_bootstrap` is set, advantages "
-        "run on into the next episode.",
+        "**From rsl_rl to skrl**, policy and value share one bound of the gradient instead of having one each, and the "
+        "value loss is that of the clipped value alone. At time limits, advantages run on into the next episode, "
+        "unless `time_limit_bootstrap` is set.",
     ),
     Move(
         "CleanRL",
         "ours",
         ["it is added before the bias correction", "by the population's standard deviation (N)"],
-        "From CleanRL to this project, the steps of Adam are smaller at first, because epsilon is added before the "
-        "bias correction, and all environments share the statistics of observations and rewards.",
+        "**From CleanRL to this project**, the steps of Adam are smaller at first, because epsilon is added before the "
+        "bias correction. All environments share the statistics of observations and rewards.",
     ),
 ]
 
@@ -249,55 +249,92 @@ HEAD = """
 
 *For those who use another PPO, compare scores of two, or wrote one.*
 
-`python -m conformance` measures which of the [details](details.md) an implementation has, by running it. It hands the
-implementation a rollout whose policy and values are tables instead of networks, takes the gradient and the weights of
-each step of the update, and looks among all combinations of the known alternatives for the one that gives these
-numbers. A word in this table means that one combination reproduces all numbers to 2e-5 of their size, and that no
-combination with another word comes within 2e-3; the errors are in `conformance/results`.
+`python -m conformance` measures which of the [details](details.md) an implementation has, by running it. The table has
+a column for each [implementation](#the-columns). "yes" is as in `ppo2`, another [word](#the-words-in-the-cells) says
+what is done instead, and an empty cell was not measured.
 
-Settings are the same for all (clip range, coefficients, discount, norm); switches are at each library's default.
+An implementation is handed a rollout whose policy and values are tables instead of networks. The measurement takes the
+gradient and the weights of each step of the update, and looks among all combinations of the known alternatives for the
+one that gives these numbers. A word in the table means that one combination reproduces all numbers to 2e-5 of their
+size, and that no combination with another word comes within 2e-3. The errors are in `conformance/results`.
+
+All implementations had the same clip range, coefficients, discount and bound of the gradient norm. Switches were at
+each library's default.
 """
 
 WORDS = """
-A cell is empty where it was not measured: the library leaves it to its user (models, in TorchRL the loop), has no such
-actions, or is run here without it (Brax's loop is one compiled function); rows in `conformance/results` say why.
-"V(final)": a time limit is bootstrapped from the value of the final observation; "V(s_T)": of the observation before
-it; "V(reset)": of the next episode's first. "once": one permutation serves all epochs; "rotated": all steps in order,
-but each epoch begins at another one. "x 1": the mean squared error times `vf_coef`. "k1": the mean of -log ratio; "k3":
-of ratio - 1 - log ratio. "none" for the clipped value means that the library clips it only if asked to. "rollout": over
-all its steps before they are divided into minibatches. "next return" (Brax): reward + discount x the next step's
-lambda-return - value, and its loss computes values and advantages anew for each minibatch. Brax was run with its normal
-distribution; its default also squashes actions by tanh. Normalization is that which the library offers, whether PPO
-uses it by default or not. "each alone": every environment has its own statistics; "final too": they include the last
-observations of episodes; "ends early": an end removes the reward sums before its step, not behind it. "adaptive"
-(rsl_rl) is its own word for a learning rate that changed at each gradient step. The schedules are those of a run with
-the defaults: a number that an option has, which the library does not return for an update, is no measurement.
+## The words in the cells
 
-RLlib's learner adds a step to each episode that it is handed. "rollout, more": the mean and deviation of the advantages
-include these steps; "cycled": its minibatches count them, and run on from one epoch into the next. "0.2 KL": its loss
-has 0.2 times the exact KL divergence, with a factor that changes after an update; "at most 10": a squared error of the
-value above 10 has no gradient.
+| detail | word | meaning |
+|---|---|---|
+| core 2, lstm 1 | torch's | torch's default: uniform up to 1 / sqrt(inputs), in an LSTM 1 / sqrt(units) |
+| core 2, lstm 1 | up to 0.41, up to 0.062 | the largest bias |
+| core 4 | adaptive | rsl_rl's own word for a learning rate that changed at each gradient step |
+| core 5 | V(final) | a time limit is bootstrapped from the value of the final observation |
+| core 5 | V(s_T) | from the value of the observation before the final one |
+| core 5 | V(reset) | from the value of the next episode's first observation |
+| core 5 | left out | the step of a time limit has no delta |
+| core 5 | leaks | advantages run on over a time limit, into the next episode |
+| core 5 | next return | reward + discount x the next step's lambda-return - value |
+| core 6 | once | one permutation serves all epochs |
+| core 6 | rotated | all steps in order, but each epoch begins at another one |
+| core 6 | cycled | RLlib: minibatches count the steps that its learner adds, and run on from one epoch into the next |
+| core 6 | smaller last, larger last, filled up | what the last minibatch is, if the sizes do not divide |
+| core 6 | left out | the rest of the rollout is not used, if the sizes do not divide |
+| core 7 | rollout | normalized over all steps of the rollout, before they are divided into minibatches |
+| core 7 | rollout, more | RLlib: the mean and the deviation include the steps that its learner adds |
+| core 8 | 0.2 KL | the loss has 0.2 times the exact KL divergence, with a factor that changes after an update |
+| core 9 | none | the library clips the value only if asked to |
+| core 9 | clipped alone | the loss is that of the clipped value, even where the other is larger |
+| core 10 | at most 10 | a squared error of the value above 10 has no gradient |
+| core 10 | x 1 | the mean squared error times `vf_coef` |
+| core 11 | each network | the policy's gradient and the value's are clipped by norms of their own |
+| core 12 | k1, k3 | the mean of -log ratio; the mean of ratio - 1 - log ratio |
+| core 12 | exact | the KL divergence of the distributions, old to new |
+| atari 5 | resized first | frames are resized, then turned gray |
+| atari 7 | repeated | the first frame stands in the place of the frames before it |
+| atari 8 | 32 at last | the third convolution has 32 filters instead of 64 |
+| continuous 2 | deviation | the parameter is the standard deviation, and not its logarithm |
+| continuous 2 | an output | it is an output of the network, and no parameter |
+| continuous 5 | scaled | clipped to [-1, 1], then scaled to the bounds |
+| continuous 6, 8 | each alone | every environment has its own statistics |
+| continuous 6 | final too | the statistics include the last observations of episodes |
+| continuous 8 | ends early | an end removes the reward sums before its step, not behind it |
+| lstm 1 | two | two biases are trained |
+| lstm 4 | cut anywhere | sequences of consecutive steps, which begin and end wherever a minibatch does |
 
-The rows of lstm are those of a recurrent layer: an LSTM, or ikostrikov's GRU. A number takes the place of its state,
-which tells from which earlier steps and from which state before them each step was computed. "cut anywhere": sequences
-of consecutive steps, which begin and end wherever a minibatch does. "32 at last": the third convolution has 32 filters
-and not 64. In the rows of aux 4, some actions of a world are invalid.
+## What was run
 
-An Atari game is a scripted emulator, which stands in ale_py's place. EnvPool's games are not measured, nor are those of
-the scripts here that play them: EnvPool brings its emulator along, in C++. `impala_atari_cleanba.py` has V-trace and
-RMSprop in place of the rows from the optimizer to the KL divergence; the rest of it is measured.
+- **Not measured.** A cell is empty where the library leaves the matter to its user (models, in TorchRL the loop), has
+  no such actions, or is run here without it (Brax's loop is one compiled function). Rows in `conformance/results` say
+  why.
+- **Schedules** (core 4, aux 1) are those of a run with the defaults. A number that stands in an option, and that the
+  library does not return for an update, is no measurement.
+- **Normalization** (continuous 6 to 9) is that which the library offers, whether PPO uses it by default or not.
+- **Brax** was run with its normal distribution; its default also squashes actions by tanh. Its loss computes values and
+  advantages anew for each minibatch.
+- **RLlib's** learner adds a step to each episode that it is handed.
+- **lstm.** These rows are of a recurrent layer: an LSTM, or ikostrikov's GRU. A number takes the place of its state.
+  This number tells from which earlier steps, and from which state before them, each step was computed.
+- **aux 4.** Some actions of a world are invalid.
+- **atari.** A scripted emulator plays the games, in the place of ale_py. EnvPool's games are not measured, nor are the
+  scripts here that play them: EnvPool brings its emulator along, in C++.
+- **`impala_atari_cleanba.py`** has V-trace and RMSprop in place of the rows from the optimizer to the KL divergence;
+  the rest of it is measured.
+
+## The columns
 """
 
 OWN = """
 ## Check your own
 
-Copy [conformance/adapter.py](../conformance/adapter.py), let its functions call your code, and run
+Copy [conformance/adapter.py](../conformance/adapter.py), let its functions call your code, and run:
 
 ```
 python -m conformance path/to/my_adapter.py
 ```
 
-Each function may be left out. For an implementation in torch,
+Each function may be left out; its rows are then not measured. For an implementation in torch,
 [torch_tables.py](../conformance/adapters/torch_tables.py) records the steps. An edited copy of a script of this project
 needs no adapter, nor does a folder of scripts in CleanRL's style:
 
@@ -306,8 +343,8 @@ python -m conformance my_ppo.py
 python -m conformance path/to/cleanrl/cleanrl
 ```
 
-The adapters of the libraries run in an environment that has the library, numpy and nothing of this project but its
-checkout:
+The adapter of a library runs in an environment that has the library and numpy. Of this project it needs the checkout
+alone:
 
 ```
 python -m conformance sb3 --json conformance/results/sb3.json
