@@ -22,7 +22,7 @@ FOLDER = Path(__file__).parent
 
 
 def load(name):
-    """The adapter for the name of one, a folder or a file; exits with a line where there is none."""
+    """The adapter with a name, or that of a folder or a file. Exits with a line where there is none."""
     path = Path(name)
     if path.is_dir():
         return load_folder(path)
@@ -35,7 +35,9 @@ def load(name):
 
 
 def is_adapter(file):
-    """Whether a file is the adapter of a library; others of the folder are for scripts, or hold what adapters share."""
+    """Whether a file is the adapter of a library.
+
+    Other files of the folder adapt scripts, or hold what adapters share."""
     return file.is_file() and "\ndef update(" in file.read_text()
 
 
@@ -53,7 +55,7 @@ def load_folder(folder):
 
 
 def load_file(path):
-    """The adapter of a script of this project or an edited copy of one, or the adapter that the file is."""
+    """The adapter of a file: of a script of this project, of an edited copy of one, or the file itself."""
     if not path.is_file():
         sys.exit(f"error: there is no file {path}")
     if "def train(args, run)" in path.read_text():

@@ -39,7 +39,7 @@ class Adapter:
     def ask(self, name, *arguments):
         """The answer of a function of the module, or None; then `errors[name]` says why.
 
-        Refused is raised, as it is an answer, too."""
+        The function may raise Refused. That is an answer, too, and is passed on."""
         no_answer = self.reason(name, "the adapter does not answer it")
         if not self.has(name):
             self.errors[name] = no_answer
@@ -70,9 +70,10 @@ class Adapter:
 
 
 def arrays_of(answer, shapes, source):
-    """The arrays of a dict as float64; BadAnswer for a name that is missing, a wrong shape, NaN or inf.
+    """The arrays of a dict as float64. Raises BadAnswer for a name that is missing, a wrong shape, NaN or inf.
 
-    shapes: {name: shape} of the arrays that are wanted. source: what an error message calls the dict."""
+    shapes: {name: shape} of the arrays that are wanted.
+    source: what an error message calls the dict."""
     if not isinstance(answer, dict):
         raise BadAnswer(f"{source} must be a dict, and not {type(answer).__name__}")
     checked = {}
@@ -89,9 +90,11 @@ def arrays_of(answer, shapes, source):
 
 
 def check_step(step, number, shapes, size):
-    """A problems.Step with float64 arrays; BadAnswer where something is wrong with it.
+    """A problems.Step with float64 arrays. Raises BadAnswer where something is wrong with it.
 
-    number: of the step in its update, from 1. shapes: {name: shape} of the tables. size: of the rollout, M * N."""
+    number: the number of the step in its update, from 1.
+    shapes: {name: shape} of the tables.
+    size: the number of steps in the rollout, M * N."""
     rows = np.asarray(step.rows).reshape(-1)
     if len(rows) == 0 or rows.dtype.kind not in "iu" or rows.min() < 0 or rows.max() >= size:
         raise BadAnswer(f"update, step {number}: rows must be whole numbers from 0 to {size - 1}")
@@ -105,7 +108,7 @@ def check_step(step, number, shapes, size):
 
 
 def check_update(answer, world):
-    """A problems.Update with float64 arrays; BadAnswer where something is wrong with it."""
+    """A problems.Update with float64 arrays. Raises BadAnswer where something is wrong with it."""
     if not isinstance(answer, Update):
         raise BadAnswer(f"update must return an Update, and not {type(answer).__name__}")
     if answer.problem is not None:  # the adapter made the question as well

@@ -1,8 +1,10 @@
 """Explains an answer: which combination of the known alternatives reproduces its numbers, and which other is nearest.
 
 A combination is a dict from the name of each choice to one of its alternatives, such as {"std": "N", "ratio":
-"clipped"}; reference.py lists them. An answer is a list with a dict of arrays for each step of an update; what has no
-steps, such as the advantages of a rollout, is a list of one dict.
+"clipped"}. reference.py lists the choices.
+
+An answer is a list with a dict of arrays for each step of an update. What has no steps, such as the advantages of a
+rollout, is a list of one dict.
 """
 
 import math
@@ -45,10 +47,11 @@ def unknown(details, reason):
 
 
 def size_of(name, array):
-    """What an error of an array is relative to, of the same shape as the array.
+    """What the errors of an array are divided by, in the same shape as the array.
 
-    It is the array's largest number, but for a table that of the same row, or a tenth of the table's: the rows of a
-    table are samples, and an error in a small one must not hide behind a large one."""
+    That is the array's largest number. But the rows of a table are samples, and an error in a row of small numbers must
+    not hide behind a row of large ones. So for a table it is the largest number of the same row, and at least a tenth
+    of the table's largest."""
     largest = np.abs(array).max()
     if largest == 0:
         return np.ones_like(array)
@@ -63,7 +66,7 @@ def size_of(name, array):
 def relative_error(answer, prediction, rounding):
     """The largest difference between two dicts of arrays, relative to the size of the answer.
 
-    `rounding` has, by the same names, by how much an answer may be wrong for lack of digits."""
+    rounding: {name: array}, by how much an answer may be wrong because it has few digits."""
     worst = 0.0
     for name, array in answer.items():
         difference = np.abs(array - prediction[name]) - rounding.get(name, 0.0)
@@ -100,7 +103,8 @@ class Explanation:
         """answers: a list of dicts of arrays, one for each step.
         combinations: a list of dicts from the name of a choice to an alternative.
         predict: a function from a combination to what `answers` would be under it.
-        roundings: for each step, by how much its arrays may be wrong for lack of digits; None if by nothing."""
+        roundings: for each step, by how much its arrays may be wrong because they have few digits; None if by nothing.
+        """
         self.answers = answers
         self.combinations = combinations
         self.predict = predict

@@ -71,6 +71,11 @@ ROLLOUT = {
 }
 
 
+def describe_lambda(choice):
+    """Words for the lambda of a combination."""
+    return f"lambda {choice['lambda']}"
+
+
 def measure_advantages(adapter, kind):
     """The rows of the advantages and returns of a rollout."""
     world = make_world(kind, truncations=True)
@@ -95,7 +100,7 @@ def measure_advantages(adapter, kind):
     explanation = Explanation([arrays], reference.choices(reference.ADVANTAGES), predict)
     rows = []
     for name, (detail, title) in ROLLOUT.items():
-        words = (lambda choice: f"lambda {choice['lambda']}") if name == "lambda" else None
+        words = describe_lambda if name == "lambda" else None
         row = explanation.row(detail, title, name, words=words, expected=(reference.ADVANTAGES[name][0],))
         if name == "limit" and row.result == NO:
             row.found = "its step has no delta" if row.found == "left out" else f"bootstrapped from {row.found}"
@@ -114,7 +119,7 @@ LINEAR = "falls to 0, the last update has 1 / updates"  # ppo2's
 
 
 def known_schedules(updates):
-    """{words: numbers [updates]}; their size does not matter."""
+    """{words: numbers [updates]} of the known schedules, up to a factor."""
     return {
         "constant": np.ones(updates),
         LINEAR: 1 - np.arange(updates) / updates,
@@ -133,7 +138,9 @@ def measure_schedules(adapter):
 
 
 def schedule_row(adapter, name, numbers, updates):
-    """The row SCHEDULES[name], of the numbers [updates] of an answer, of words for them, or None."""
+    """The row SCHEDULES[name].
+
+    numbers: what an answer has for it: numbers [updates], words for them, or None."""
     detail, title = SCHEDULES[name]
     if numbers is None:
         return Row(detail, title, UNKNOWN, adapter.reason(name, "the adapter gives none"))

@@ -94,8 +94,8 @@ def groups(num_envs, each):
 def normalize_observations(stream, each=False, finals=False):
     """Observations [T + 1, N, D] normalized by their running mean and deviation.
 
-    each: whether each environment has statistics of its own. finals: whether these include the last observations of
-    episodes."""
+    each: whether each environment has statistics of its own.
+    finals: whether the statistics include the last observations of episodes."""
     T, N, D = stream.finals.shape
     normalized = np.zeros(stream.obs.shape)
     for group in groups(N, each):
@@ -114,9 +114,11 @@ def normalize_observations(stream, each=False, finals=False):
 def scale_rewards(stream, each=False, centered=False, end_drops_step=True, gamma=None):
     """Rewards [T, N] divided by the deviation of the running discounted return.
 
-    each: whether each environment has statistics of its own. centered: whether their mean is subtracted.
-    end_drops_step: whether an end takes the rewards up to its step out of the return that goes on; otherwise only
-    those before its step. gamma: the discount, by default the stream's."""
+    each: whether each environment has statistics of its own.
+    centered: whether their mean is subtracted.
+    end_drops_step: whether an end takes the rewards up to and including its step out of the return that goes on, or
+        only those before its step.
+    gamma: the discount, by default the stream's."""
     T, N = stream.rewards.shape
     if gamma is None:
         gamma = stream.gamma
@@ -179,7 +181,9 @@ def measure_normalization(adapter):
 
 
 def normalization_rows(answer, name, known, key):
-    """The rows NORMALIZATION[key] and NORMALIZATION[f"{key} clip"], of answer[name]; known: {words: array}."""
+    """The rows NORMALIZATION[key] and NORMALIZATION[f"{key} clip"], of answer[name].
+
+    known: {words: array} of the known normalizations, without a clip; the first is ppo2's."""
     how_detail = NORMALIZATION[key]
     clip_detail = NORMALIZATION[f"{key} clip"]
     given = answer.get(name)

@@ -1,8 +1,11 @@
 """What an adapter is asked, and what it answers.
 
-A network would hide the numbers of an update behind its own. Here the policy and the value function are tables instead:
-an observation is the number of a row, and the row holds the policy's outputs and the value. The gradient of a row then
-belongs to one sample alone, and every step of an update can be compared with a reference.
+The policy and the value function are tables in place of networks: an observation is the number of a row, and the row
+holds the policy's outputs and the value. The gradient of a row then belongs to one sample alone, and every gradient
+step of an update can be compared with a reference.
+
+Shapes: M steps, N environments, R rows of the tables, A outputs of the policy, K components of a multidiscrete action,
+B samples of a minibatch.
 """
 
 from collections.abc import Callable
@@ -34,23 +37,29 @@ class Settings:
 class World:
     """M steps of N environments that play the same script whatever the actions are, and tables in place of networks.
 
-    Row t * N + n is the observation before step t in environment n; rows M * N + n are the observations after the last
-    step; row (M + 1) * N + t * N + n is the last observation of an episode that ends in step t, which the environment
-    hands out beside the first observation of the next episode, row (t + 1) * N + n.
+    The rows of the tables are observations:
+    - t * N + n: before step t in environment n.
+    - M * N + n: after the last step.
+    - (M + 1) * N + t * N + n: the last one of an episode that ends in step t. The environment hands it out beside the
+      first observation of the next episode, which is row (t + 1) * N + n.
     """
 
     kind: str  # "discrete", "multidiscrete" or "continuous"
     rewards: np.ndarray  # float32 [M, N]
     terminated: np.ndarray  # bool [M, N]: step t reaches a terminal state
     truncated: np.ndarray  # bool [M, N]: step t reaches a time limit
-    old_policy: np.ndarray  # float32 [R, A]: logits or means in all rows while the rollout is collected
-    old_value: np.ndarray  # float32 [R]: values in all rows while the rollout is collected
-    policy: np.ndarray  # float32 [R, A]: logits or means from which the update starts
-    value: np.ndarray  # float32 [R]: values from which the update starts
-    logstd: np.ndarray  # float32 [A]: log standard deviations of continuous actions, of the rollout and the update
-    actions: np.ndarray  # int64 [M, N], int64 [M, N, K] or float32 [M, N, A]: for those who can prescribe the actions
+    # While the rollout is collected
+    old_policy: np.ndarray  # float32 [R, A]: logits or means
+    old_value: np.ndarray  # float32 [R]
+    # From these the update starts.
+    policy: np.ndarray  # float32 [R, A]: logits or means
+    value: np.ndarray  # float32 [R]
+    # For both
+    logstd: np.ndarray  # float32 [A]: log standard deviations of continuous actions
+    # For implementations that can be told which actions to take: int64 [M, N], int64 [M, N, K] or float32 [M, N, A]
+    actions: np.ndarray
     nvec: tuple = ()  # the sizes of the components of multidiscrete actions
-    masks: np.ndarray | None = None  # bool [R, A]: which actions are valid for the observation of a row; None if all
+    masks: np.ndarray | None = None  # bool [R, A]: which actions are valid for a row; None if all are
 
     @property
     def num_steps(self):
@@ -118,11 +127,11 @@ class Player:
 class Game:
     """An Atari emulator that plays a script whatever the actions are, for an adapter's environment.
 
-    A game has 3 lives, of which one is lost in each of the frames LOSSES, and is over with the last. An adapter calls
+    A game has 3 lives. It loses one in each of the frames LOSSES, and is over with the last of them. An adapter calls
     restart(), step() and screen(); `log` keeps what was asked.
     """
 
-    LOSSES = 60, 90, 120  # numbers of frames, from 1
+    LOSSES = 60, 90, 120  # numbers of frames of a game, from 1
     MEANINGS = "NOOP", "FIRE", "RIGHT", "LEFT"  # the names of the actions 0 to 3
 
     def __init__(self):
@@ -164,8 +173,9 @@ def screen_of(number):
     return np.random.default_rng(number).integers(0, 256, (210, 160, 3), dtype=np.uint8)
 
 
-# What stands in place of a recurrent layer: a state of one number, which becomes MEMORY times itself plus the input.
-MEMORY = {"rollout": 0.5, "update": 0.75}  # which differ, as weights do once an update has begun
+# In place of a recurrent layer stands a state of one number. Each step makes it MEMORY times itself plus the input. The
+# factors of rollout and update differ, as the weights do once an update has begun.
+MEMORY = {"rollout": 0.5, "update": 0.75}
 
 
 def memory_input(rows):
@@ -184,18 +194,22 @@ class Call:
 
 @dataclass
 class Step:
-    """One gradient step of an update. The arrays of a dict are "policy" [R, A], "value" [R] and, for continuous
-    actions, "logstd" [A]."""
+    """One gradient step of an update.
+
+    The arrays of a dict are "policy" [R, A], "value" [R] and, for continuous actions, "logstd" [A]."""
 
     rows: np.ndarray  # int64 [B]: the rows of the minibatch
     before: dict  # the tables before the step
     after: dict  # the tables after it
     gradient: dict | None = None  # the gradient of the loss, before it is clipped
     clipped: dict | None = None  # the gradient that reaches the optimizer
-    # Of networks in place of tables, as in adapters/ppo2.py. The weights are before the step and after it, and a key of
-    # the value function's begins with "v"; `project` makes their gradient from that of the tables.
+
+    # For an answer that comes from networks and not from tables, as in adapters/ppo2.py:
+    # two dicts, the weights before and after the step; the names of the value function's begin with "v"
     weights: tuple | None = None
+    # a function from the gradient of the tables to that of the weights
     project: Callable | None = None
+
     moments: dict | None = None  # Adam's two means after the step: keys "m" and "v" before the name of a weight
 
 
@@ -210,14 +224,15 @@ class Update:
     logged: dict = field(default_factory=dict)  # what is logged of the update: "approx_kl"
     old_log_probs: np.ndarray | None = None  # float [M, N], if the world's old policy does not give them
     problem: tuple | None = None  # (World, Settings), if the answer is to another question than the one asked
-    # float [K]: advantages of steps that are not in the rollout, but counted where advantages are normalized over it
+    # Advantages of steps that are not in the rollout, but count where advantages are normalized over it: float [steps]
     added: np.ndarray | None = None
 
 
 def make_world(kind="discrete", truncations=False, masks=False, seed=5):
-    """A World of 12 steps of 4 environments, with continuous actions of 24; its numbers tell all alternatives apart.
+    """A World whose numbers tell all alternatives apart: 4 environments of 12 steps, or of 24 for continuous actions.
 
-    kind: "discrete", "multidiscrete" or "continuous". truncations: whether episodes end at time limits, too.
+    kind: "discrete", "multidiscrete" or "continuous".
+    truncations: whether episodes end at time limits, too.
     masks: whether some actions are invalid; not for continuous ones."""
     rng = np.random.default_rng(seed)
     M = 24 if kind == "continuous" else 12
@@ -271,8 +286,8 @@ def draw_masks(rng, actions, nvec, num_rows):
     return masks
 
 
-# In every second row of the rollout, an action becomes more than three times as likely, which a dual clip would bound;
-# in every second of these, the prescribed action is the one.
+# In every second row of the rollout, one action is favored: the update's policy makes it more than three times as
+# likely, which a dual clip would bound. In every second of these rows, it is the prescribed action.
 
 
 def favor_continuous(rng, old_policy, shift, logstd, size):
@@ -285,9 +300,10 @@ def favor_continuous(rng, old_policy, shift, logstd, size):
 
 
 def favor_discrete(rng, old_policy, shift, nvec, size):
-    """Prescribed actions, int64 [size, K], of K components of the sizes nvec; changes both tables in every second row.
+    """Prescribed actions, int64 [size, K], of K components of the sizes nvec.
 
-    There, one action of each component has at first a logit of 0, and the others a higher one."""
+    Changes both tables in every second row. There, one action of each component has at first a logit of 0, and the
+    others a higher one."""
     rows = np.arange(0, size, 2)
     actions = rng.integers(nvec, size=(size, len(nvec)))
     begin = 0  # of the component among the outputs

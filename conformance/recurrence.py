@@ -63,7 +63,10 @@ def describe_all_weights(answer):
             words.append(all_that_fit[0])
             gains.append(gain)
             errors.append(error)
-    worst = max(error if gain is None else max(error, abs(gain - 1)) for gain, error in zip(gains, errors, strict=True))
+    worst = max(errors)
+    for gain in gains:
+        if gain is not None:  # the matrix is orthogonal, with this gain
+            worst = max(worst, abs(gain - 1))
     return "; ".join(sorted(set(words))), worst
 
 
@@ -97,7 +100,10 @@ class Recording:
 
     def answers(self):
         """As Explanation takes them."""
-        return [{"rollout": self.rollout}, *({"update": in_order(minibatch)} for minibatch in self.minibatches)]
+        answers = [{"rollout": self.rollout}]
+        for minibatch in self.minibatches:
+            answers.append({"update": in_order(minibatch)})
+        return answers
 
 
 def in_order(states):
@@ -242,7 +248,8 @@ def describe_sequences(world, minibatches):
             if not times:
                 continue
             environments += 1
-            pieces += 1 + sum(after - before > 1 for before, after in zip(times, times[1:], strict=False))
+            gaps = np.count_nonzero(np.diff(times) > 1)
+            pieces += 1 + gaps
             if len(times) < world.num_steps:
                 is_whole = False
     if is_whole:

@@ -1,4 +1,4 @@
-"""Our own answers, in float64, under every combination of the known alternatives."""
+"""What an answer would be under any combination of the known alternatives, computed here in float64."""
 
 import itertools
 import math
@@ -87,10 +87,10 @@ def advantages(world, settings, choice):
     values = world.old_value.astype(float)
     gamma = settings.gamma
     gae_lambda = {"lambda": settings.gae_lambda, "1": 1.0, "0": 0.0}[choice["lambda"]]
-    # Three sums over the steps that follow; each begins with 0 behind the last step.
-    discounted_deltas = np.zeros((M + 1, N))  # by gamma * lambda: GAE
-    discounted_rewards = np.zeros((M + 1, N))  # by gamma alone; less the values, as the deltas are
-    next_returns = np.zeros((M, N))  # reward + gamma * the next step's lambda-return; less the values
+    # Three sums over the steps that follow, each less the value of its step. Behind the last step they are 0.
+    discounted_deltas = np.zeros((M + 1, N))  # discounted by gamma * lambda: GAE
+    discounted_rewards = np.zeros((M + 1, N))  # discounted by gamma alone
+    next_returns = np.zeros((M, N))  # reward + gamma * the next step's lambda-return
     for t in reversed(range(M)):
         value = values[world.rows(t)]
         next_value = values[world.rows(t + 1)]
@@ -155,10 +155,12 @@ def log_probabilities(world, outputs, logstd, actions, components="sum"):
 
 
 def slopes(world, outputs, logstd, actions):
-    """The derivatives of log probability and entropy, components summed: four arrays [B, A].
+    """Four derivatives, arrays [B, A], of log probabilities and entropies that are summed over the components:
 
-    They are those of the log probability by the outputs, of it by logstd, of the entropy by the outputs, and of it by
-    logstd."""
+    - the log probability by the outputs,
+    - the log probability by logstd,
+    - the entropy by the outputs,
+    - the entropy by logstd."""
     zeros = np.zeros_like(outputs)
     if world.kind == "continuous":
         scaled = (actions - outputs) / np.exp(logstd)
@@ -365,10 +367,12 @@ def clip_gradient(gradient, max_norm, choice, added=0.0):
 
 
 def adam_changes(gradients, weights, learning_rate, choice):
-    """(changes of the weights, moments), of each step of Adam, lists of dicts, under a combination of ADAM.
+    """(changes of the weights, moments) under a combination of ADAM: two lists with a dict for each step.
 
-    gradients, weights: lists of dicts of arrays, those of each step, and the weights before it. The moments are Adam's
-    two running means after the step, with "m " or "v " before the name of a weight."""
+    gradients: a list of dicts of arrays, one for each step.
+    weights: likewise, the weights before each step.
+
+    The moments are Adam's two running means after the step, with "m " or "v " before the name of a weight."""
     beta1, beta2 = choice["betas"]
     epsilon = choice["epsilon"]
     m = {name: np.zeros_like(array) for name, array in gradients[0].items()}

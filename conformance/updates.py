@@ -205,8 +205,9 @@ def join(arrays):
 def explain_steps(world, settings, answer, losses):
     """An Explanation of the changes of the weights, and of what else is known: clipped gradients, Adam's means.
 
-    losses: the Explanations of explain_losses, or None. Returns words instead where the gradients that were clipped
-    are not known."""
+    losses: the Explanations of explain_losses, or None.
+
+    Returns words instead if the gradients before the clip are not known."""
     gradients = [step.gradient for step in answer.steps]
     if any(gradient is None for gradient in gradients):
         if losses is None or not all(loss.reproduced for loss in losses):
@@ -310,9 +311,10 @@ def measure_updates(adapter, kind):
 
 
 def measure_trace(adapter, losses, steps):
-    """The rows of the minibatches and of the scope of the normalization, of an update of which only weights are known.
+    """The rows of the order of the steps and of the scope of the normalization, for the adapter's trace().
 
-    losses, steps: Explanations of other updates, which say how a gradient becomes a step."""
+    Of this update only weights are known, and no gradients.
+    losses, steps: Explanations of other updates, which say what the gradients are, and how they become steps."""
     answer = adapter.ask("trace")
     world, settings = answer.problem
     rows = [order_row(answer, world)]

@@ -29,7 +29,9 @@ KINDS = "discrete", "continuous"
 
 def action_space(kind):
     world = make_world(kind)
-    return gym.spaces.Discrete(world.outputs) if kind == "discrete" else gym.spaces.Box(-1.0, 1.0, (world.outputs,))
+    if kind == "discrete":
+        return gym.spaces.Discrete(world.outputs)
+    return gym.spaces.Box(-1.0, 1.0, (world.outputs,))
 
 
 def defaults():
@@ -87,9 +89,16 @@ def play(world, settings, updates=1, memory=None):
             policy.dist.logstd._bias.register_hook(lambda gradient: recorder.add("logstd", gradient))
             recorder.logstd = policy.dist.logstd._bias
         agent = PPO(
-            policy, settings.clip_coef, settings.update_epochs, settings.num_minibatches, settings.vf_coef,
-            settings.ent_coef, lr=settings.learning_rate, eps=args.eps, max_grad_norm=settings.max_grad_norm,
-        )  # fmt: skip
+            policy,
+            settings.clip_coef,
+            settings.update_epochs,
+            settings.num_minibatches,
+            settings.vf_coef,
+            settings.ent_coef,
+            lr=settings.learning_rate,
+            eps=args.eps,
+            max_grad_norm=settings.max_grad_norm,
+        )
         units = policy.recurrent_hidden_state_size
         rollouts = RolloutStorage(world.num_steps, world.num_envs, (1,), action_space(world.kind), units)
         rollouts.obs[0] = torch.as_tensor(player.reset()).float()[:, None]
@@ -144,8 +153,9 @@ def initial_weights(seed, kind):
     policy = Policy((6,), action_space(kind))
     head = policy.dist.linear if kind == "discrete" else policy.dist.fc_mean
     found = {
-        "policy": layers(policy.base.actor, head), "value": layers(policy.base.critic, policy.base.critic_linear),
-    }  # fmt: skip
+        "policy": layers(policy.base.actor, head),
+        "value": layers(policy.base.critic, policy.base.critic_linear),
+    }
     if kind == "continuous":
         found["logstd"] = policy.dist.logstd._bias.detach().numpy().reshape(-1)
     return found

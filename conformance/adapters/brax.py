@@ -50,9 +50,14 @@ def estimate(world, settings, values):
     truncation, termination = ends(world)
     base = values[: world.rewards.size].reshape(world.rewards.shape)
     targets, found = losses.compute_gae(
-        jnp.asarray(truncation), jnp.asarray(termination), jnp.asarray(world.rewards), jnp.asarray(base),
-        jnp.asarray(values[world.rows(world.num_steps)]), lambda_=settings.gae_lambda, discount=settings.gamma,
-    )  # fmt: skip
+        jnp.asarray(truncation),
+        jnp.asarray(termination),
+        jnp.asarray(world.rewards),
+        jnp.asarray(base),
+        jnp.asarray(values[world.rows(world.num_steps)]),
+        lambda_=settings.gae_lambda,
+        discount=settings.gamma,
+    )
     return np.asarray(found), np.asarray(targets)
 
 
@@ -80,21 +85,32 @@ def update(world, settings):
         extras = {
             "state_extras": {"truncation": part(truncation)},
             "policy_extras": {
-                "raw_action": part(world.actions), "log_prob": part(old.reshape(M, N)),
+                "raw_action": part(world.actions),
+                "log_prob": part(old.reshape(M, N)),
                 "distribution_params": (part(old_means), jnp.exp(start["logstd"]) * jnp.ones_like(part(old_means))),
             },
-        }  # fmt: skip
+        }
         data = Transition(
-            observation=part(rows)[..., None], action=part(world.actions), reward=part(world.rewards),
+            observation=part(rows)[..., None],
+            action=part(world.actions),
+            reward=part(world.rewards),
             discount=1 - jnp.maximum(part(truncation), part(termination)),
-            next_observation=part(following)[..., None], extras=extras,
-        )  # fmt: skip
+            next_observation=part(following)[..., None],
+            extras=extras,
+        )
         both = losses.PPONetworkParams(params, params)
         total, _ = losses.compute_ppo_loss(
-            both, None, data, jax.random.PRNGKey(0), make_networks(world), entropy_cost=settings.ent_coef,
-            discounting=settings.gamma, gae_lambda=settings.gae_lambda, clipping_epsilon=settings.clip_coef,
+            both,
+            None,
+            data,
+            jax.random.PRNGKey(0),
+            make_networks(world),
+            entropy_cost=settings.ent_coef,
+            discounting=settings.gamma,
+            gae_lambda=settings.gae_lambda,
+            clipping_epsilon=settings.clip_coef,
             vf_coefficient=settings.vf_coef,
-        )  # fmt: skip
+        )
         return total
 
     steps = []

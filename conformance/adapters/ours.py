@@ -190,20 +190,20 @@ class Script:
             layers = layers_with_weights(trunk) + layers_with_weights(getattr(agent, name))
             found[name] = [(layer.weight.detach().flatten(1).numpy(), layer.bias.detach().numpy()) for layer in layers]
         # What is in no layer is the scale of a normal distribution: logstd, or a recipe's in its place.
-        outside = [
-            parameter
-            for name, parameter in agent.named_parameters()
-            if not any(word in name for word in ("trunk", "policy.", "value.", "lstm"))
-        ]
+        outside = []
+        for name, parameter in agent.named_parameters():
+            is_in_layer = any(word in name for word in ("trunk", "policy.", "value.", "lstm"))
+            if not is_in_layer:
+                outside.append(parameter)
         if len(outside) == 1:
             scale = outside[0].detach().numpy()
             found["logstd"] = scale.reshape(-1) if 1 in scale.shape else scale
         return found
 
     def train(self, world, settings, updates=1, memory=None):
-        """What was Seen of a run of the script's train() on a world; None for another kind of actions than its own.
+        """What was Seen of a run of the script's train() on a world, or None if the script has other actions.
 
-        memory: what takes the place of its LSTM; by default, what passes its input on."""
+        memory: what takes the place of its LSTM; by default, PassOn."""
         module = self.module
         if world.kind != self.kind:
             return None
@@ -239,8 +239,10 @@ class Script:
         return seen
 
     def replacements(self, environments, recorder, seen, memory):
-        """{name: value} of what takes the place of the script's own definitions: environments, agent, and functions
-        that look at their arguments before they call the script's."""
+        """{name: value} of what takes the place of the script's own definitions.
+
+        These are the environments, the agent, and functions that look at their arguments before they call the script's.
+        """
         module = self.module
         module_agent = module.Agent
 

@@ -23,8 +23,10 @@ def load(name):
 
 
 def advantages(world, settings):
-    """Of 128 steps of 8 environments. To ppo2 every end is the same: half of them are called time limits here, and the
-    observations behind those, which it does not see, get values of their own."""
+    """Those of 128 steps of 8 environments.
+
+    To ppo2 every end is the same. Half of them are called time limits here, and the observations behind those, which it
+    does not see, get values of their own."""
     data = {name.partition("/")[2]: array for name, array in load("a_gae").items() if name.startswith("m128n8/")}
     M, N = data["rewards"].shape
     ended = np.concatenate([data["mb_dones"][1:], data["last_dones"][None]])
@@ -33,9 +35,17 @@ def advantages(world, settings):
     values = np.concatenate([data["values"].reshape(-1), data["last_values"], unseen])
     tables = np.zeros((len(values), 2), np.float32)
     problem = World(
-        "discrete", data["rewards"], ended & ~truncated, truncated, tables, values, tables, values, tables[0],
-        np.zeros((M, N), int),
-    )  # fmt: skip
+        kind="discrete",
+        rewards=data["rewards"],
+        terminated=ended & ~truncated,
+        truncated=truncated,
+        old_policy=tables,
+        old_value=values,
+        policy=tables,
+        value=values,
+        logstd=tables[0],
+        actions=np.zeros((M, N), int),
+    )
     settings = Settings(gamma=float(data["gamma"]), gae_lambda=float(data["lam"]))
     return {"advantages": data["advs"], "returns": data["returns"], "problem": (problem, settings)}
 
@@ -98,9 +108,17 @@ def world_of(kind, tables, old_values, actions):
     zeros = np.zeros((size, 1))
     logstd = np.asarray(tables.get("logstd", np.zeros(tables["policy"].shape[1])), np.float32)
     return World(
-        kind, zeros, zeros > 0, zeros > 0, tables["policy"], np.asarray(old_values, float), tables["policy"],
-        tables["value"], logstd, actions[:, None],
-    )  # fmt: skip
+        kind=kind,
+        rewards=zeros,
+        terminated=zeros > 0,
+        truncated=zeros > 0,
+        old_policy=tables["policy"],
+        old_value=np.asarray(old_values, float),
+        policy=tables["policy"],
+        value=tables["value"],
+        logstd=logstd,
+        actions=actions[:, None],
+    )
 
 
 def update(world, settings):
@@ -108,27 +126,42 @@ def update(world, settings):
     if world.kind == "multidiscrete" or world.rewards.size % settings.num_minibatches:
         return None
     clips = settings.max_grad_norm < 1 or settings.update_epochs == 1 or world.kind == "continuous"
-    kind, data = ("continuous", load("b_mlp_copy_box")) if clips else ("discrete", load("b_mlp_copy_discrete"))
+    kind = "continuous" if clips else "discrete"
+    data = load("b_mlp_copy_box" if clips else "b_mlp_copy_discrete")
     networks = Networks(named(data, "theta0"))
     obs = data["obs"].astype(float)
     tables = networks.tables(obs)
     problem = world_of(kind, tables, data["old_values"], data["actions"])
     own = Settings(
-        learning_rate=float(data["lr"]), clip_coef=float(data["cliprange"]), ent_coef=float(data["ent_coef"]),
-        vf_coef=float(data["vf_coef"]), max_grad_norm=float(data["max_grad_norm"]),
-    )  # fmt: skip
+        learning_rate=float(data["lr"]),
+        clip_coef=float(data["cliprange"]),
+        ent_coef=float(data["ent_coef"]),
+        vf_coef=float(data["vf_coef"]),
+        max_grad_norm=float(data["max_grad_norm"]),
+    )
     moments = {f"{which} {name}": data[f"adam_{which}1/{name}"] for which in "mv" for name in networks.weights}
     raw = named(data, "grad_raw")
     clipped = named(data, "grad_clipped")
     step = Step(
-        np.arange(len(obs)), tables, tables, raw, clipped, weights=(named(data, "theta0"), named(data, "theta1")),
-        project=networks.project(obs), moments=moments,
-    )  # fmt: skip
+        rows=np.arange(len(obs)),
+        before=tables,
+        after=tables,
+        gradient=raw,
+        clipped=clipped,
+        weights=(named(data, "theta0"), named(data, "theta1")),
+        project=networks.project(obs),
+        moments=moments,
+    )
     returns = data["returns"][:, None]
     return Update(
-        problem.actions, [step], returns - data["old_values"][:, None], returns,
-        {"approx_kl": float(data["stat/approxkl"])}, -data["old_neglogpacs"][:, None], (problem, own),
-    )  # fmt: skip
+        actions=problem.actions,
+        steps=[step],
+        advantages=returns - data["old_values"][:, None],
+        returns=returns,
+        logged={"approx_kl": float(data["stat/approxkl"])},
+        old_log_probs=-data["old_neglogpacs"][:, None],
+        problem=(problem, own),
+    )
 
 
 def trace():
@@ -150,10 +183,13 @@ def trace():
                 step.weights = points[number], points[number + 1]
             steps.append(step)
     own = Settings(
-        learning_rate=float(data["train_lr"][0]), clip_coef=float(data["cliprange"]), ent_coef=float(data["ent_coef"]),
-        vf_coef=float(data["vf_coef"]), max_grad_norm=float(data["max_grad_norm"]),
+        learning_rate=float(data["train_lr"][0]),
+        clip_coef=float(data["cliprange"]),
+        ent_coef=float(data["ent_coef"]),
+        vf_coef=float(data["vf_coef"]),
+        max_grad_norm=float(data["max_grad_norm"]),
         update_epochs=int(data["noptepochs"]),
-    )  # fmt: skip
+    )
     returns = data["roll_returns"][0][:, None]
     values = data["roll_values"][0][:, None]
     old = -data["roll_neglogpacs"][0][:, None]
@@ -175,7 +211,7 @@ def initial_weights(seed, kind):
 
 
 def recurrent_weights(seed):
-    """Of its LSTM with seed 1, whose matrices times their transposes are recorded, and not the matrices themselves."""
+    """Those of its LSTM with seed 1. Recorded are its matrices times their transposes, not the matrices themselves."""
     data = load("c_init_cnn_lstm")
     orthogonal = []
     for name in ("pi/lstm/wx", "pi/lstm/wh"):
@@ -195,9 +231,10 @@ def schedules(updates):
     """Those of its settings for MuJoCo, over 48 updates."""
     data = load("f_schedules")
     return {
-        "learning_rate": data["mujoco_1m/lr"], "clip_range": data["mujoco_1m/cliprange"],
+        "learning_rate": data["mujoco_1m/lr"],
+        "clip_range": data["mujoco_1m/cliprange"],
         "updates": len(data["mujoco_1m/lr"]),
-    }  # fmt: skip
+    }
 
 
 def normalize(stream):

@@ -110,13 +110,23 @@ class Scripts:
         module.ActorCritic = Tables
         module.TrainState = Recording
         config = {
-            "LR": settings.learning_rate, "NUM_ENVS": world.num_envs, "NUM_STEPS": world.num_steps,
-            "TOTAL_TIMESTEPS": updates * world.rewards.size, "UPDATE_EPOCHS": settings.update_epochs,
-            "NUM_MINIBATCHES": settings.num_minibatches, "GAMMA": settings.gamma, "GAE_LAMBDA": settings.gae_lambda,
-            "CLIP_EPS": settings.clip_coef, "ENT_COEF": settings.ent_coef, "VF_COEF": settings.vf_coef,
-            "MAX_GRAD_NORM": settings.max_grad_norm, "ACTIVATION": "tanh", "ENV_NAME": "", "ANNEAL_LR": True,
+            "LR": settings.learning_rate,
+            "NUM_ENVS": world.num_envs,
+            "NUM_STEPS": world.num_steps,
+            "TOTAL_TIMESTEPS": updates * world.rewards.size,
+            "UPDATE_EPOCHS": settings.update_epochs,
+            "NUM_MINIBATCHES": settings.num_minibatches,
+            "GAMMA": settings.gamma,
+            "GAE_LAMBDA": settings.gae_lambda,
+            "CLIP_EPS": settings.clip_coef,
+            "ENT_COEF": settings.ent_coef,
+            "VF_COEF": settings.vf_coef,
+            "MAX_GRAD_NORM": settings.max_grad_norm,
+            "ACTIVATION": "tanh",
+            "ENV_NAME": "",
+            "ANNEAL_LR": True,
             "DEBUG": False,
-        }  # fmt: skip
+        }
         try:
             with jax.disable_jit():
                 module.make_train(config)(jax.random.PRNGKey(1))

@@ -88,15 +88,33 @@ def play(world, settings):
             "action_space": gym.spaces.Box(-100.0, 100.0, (world.outputs,)),
         }
         config = {
-            "name": "world", "features": {"observer": AlgoObserver()}, "train_dir": folder, "device": "cpu",
-            "num_actors": world.num_envs, "env_name": "world", "env_info": spaces, "vec_env": envs,
-            "lr_schedule": None, "e_clip": settings.clip_coef, "clip_value": True, "truncate_grads": True,
-            "reward_shaper": DefaultRewardsShaper(), "horizon_length": world.num_steps, "normalize_advantage": True,
-            "normalize_input": False, "critic_coef": settings.vf_coef, "grad_norm": settings.max_grad_norm,
-            "gamma": settings.gamma, "tau": settings.gae_lambda, "mini_epochs": settings.update_epochs,
-            "minibatch_size": world.rewards.size // settings.num_minibatches, "bounds_loss_coef": 0.0,
-            "learning_rate": settings.learning_rate, "entropy_coef": settings.ent_coef, "clip_actions": False,
-        }  # fmt: skip
+            "name": "world",
+            "features": {"observer": AlgoObserver()},
+            "train_dir": folder,
+            "device": "cpu",
+            "num_actors": world.num_envs,
+            "env_name": "world",
+            "env_info": spaces,
+            "vec_env": envs,
+            "lr_schedule": None,
+            "e_clip": settings.clip_coef,
+            "clip_value": True,
+            "truncate_grads": True,
+            "reward_shaper": DefaultRewardsShaper(),
+            "horizon_length": world.num_steps,
+            "normalize_advantage": True,
+            "normalize_input": False,
+            "critic_coef": settings.vf_coef,
+            "grad_norm": settings.max_grad_norm,
+            "gamma": settings.gamma,
+            "tau": settings.gae_lambda,
+            "mini_epochs": settings.update_epochs,
+            "minibatch_size": world.rewards.size // settings.num_minibatches,
+            "bounds_loss_coef": 0.0,
+            "learning_rate": settings.learning_rate,
+            "entropy_coef": settings.ent_coef,
+            "clip_actions": False,
+        }
         torch.manual_seed(3)
         with contextlib.redirect_stdout(io.StringIO()):
             agent = Agent("run", {"config": config})

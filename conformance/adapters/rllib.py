@@ -50,7 +50,9 @@ def spaces(kind, inputs=1):
     box = gym.spaces.Box(-1e6, 1e6, (inputs,), np.float32)
     if kind == "continuous":
         return box, gym.spaces.Box(-100.0, 100.0, (world.outputs,), np.float32)
-    return box, gym.spaces.MultiDiscrete(world.nvec) if world.nvec else gym.spaces.Discrete(world.outputs)
+    if kind == "multidiscrete":
+        return box, gym.spaces.MultiDiscrete(world.nvec)
+    return box, gym.spaces.Discrete(world.outputs)
 
 
 def make_learner(world, settings, recorder):
@@ -65,9 +67,14 @@ def make_learner(world, settings, recorder):
                 self.pi = WithDeviations(recorder.policy, recorder.logstd)
 
     config = PPOConfig().training(
-        lr=settings.learning_rate, gamma=settings.gamma, lambda_=settings.gae_lambda, clip_param=settings.clip_coef,
-        entropy_coeff=settings.ent_coef, vf_loss_coeff=settings.vf_coef, grad_clip=settings.max_grad_norm,
-    )  # fmt: skip
+        lr=settings.learning_rate,
+        gamma=settings.gamma,
+        lambda_=settings.gae_lambda,
+        clip_param=settings.clip_coef,
+        entropy_coeff=settings.ent_coef,
+        vf_loss_coeff=settings.vf_coef,
+        grad_clip=settings.max_grad_norm,
+    )
     observations, actions = spaces(world.kind)
     config = config.environment(observation_space=observations, action_space=actions)
     config = config.rl_module(rl_module_spec=RLModuleSpec(module_class=Tables))
@@ -97,13 +104,18 @@ def episodes(world, learner):
             truncated = bool(world.truncated[t, n])
             episode = SingleAgentEpisode(
                 observations=[np.float32([row]) for row in [*rows, last]],
-                observation_space=spaces(world.kind)[0], action_space=spaces(world.kind)[1],
-                actions=list(actions), rewards=[float(reward) for reward in world.rewards[begin : t + 1, n]],
-                terminated=terminated, truncated=truncated and not terminated, len_lookback_buffer=0,
+                observation_space=spaces(world.kind)[0],
+                action_space=spaces(world.kind)[1],
+                actions=list(actions),
+                rewards=[float(reward) for reward in world.rewards[begin : t + 1, n]],
+                terminated=terminated,
+                truncated=truncated and not terminated,
+                len_lookback_buffer=0,
                 extra_model_outputs={
-                    Columns.ACTION_DIST_INPUTS: list(outputs[rows]), Columns.ACTION_LOGP: list(log_probs),
+                    Columns.ACTION_DIST_INPUTS: list(outputs[rows]),
+                    Columns.ACTION_LOGP: list(log_probs),
                 },
-            )  # fmt: skip
+            )
             found.append(episode.to_numpy())
             begin = t + 1
     return found
@@ -129,9 +141,11 @@ def learn(world, settings, updates=1):
         for _ in range(updates):
             first = len(recorder.rates)
             logged = learner.update(
-                episodes=episodes(world, learner), num_epochs=settings.update_epochs, shuffle_batch_per_epoch=True,
+                episodes=episodes(world, learner),
+                num_epochs=settings.update_epochs,
+                shuffle_batch_per_epoch=True,
                 minibatch_size=minibatch_size,
-            )  # fmt: skip
+            )
             rates.append(recorder.rates[first])
         size = world.rewards.size
         columns = {name: column.detach().numpy().copy() for name, column in batches[-1][MODULE].items()}
@@ -155,9 +169,13 @@ def update(world, settings):
     kl = logged[MODULE]["mean_kl_loss"]
     kl = kl.peek() if hasattr(kl, "peek") else kl
     return Update(
-        world.actions, recorder.steps, found.reshape(shape), returns.reshape(shape), {"approx_kl": float(kl)},
+        world.actions,
+        recorder.steps,
+        found.reshape(shape),
+        returns.reshape(shape),
+        {"approx_kl": float(kl)},
         added=sums[~inside],
-    )  # fmt: skip
+    )
 
 
 def advantages(world, settings):

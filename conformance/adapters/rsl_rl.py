@@ -43,11 +43,20 @@ def play(world, settings, **options):
         actor.distribution.log_std_param = recorder.logstd
         storage = RolloutStorage("rl", world.num_envs, world.num_steps, obs, [world.outputs])
         algorithm = PPO(
-            actor, critic, storage, num_learning_epochs=settings.update_epochs,
-            num_mini_batches=settings.num_minibatches, clip_param=settings.clip_coef, gamma=settings.gamma,
-            lam=settings.gae_lambda, value_loss_coef=settings.vf_coef, entropy_coef=settings.ent_coef,
-            learning_rate=settings.learning_rate, max_grad_norm=settings.max_grad_norm, **options,
-        )  # fmt: skip
+            actor,
+            critic,
+            storage,
+            num_learning_epochs=settings.update_epochs,
+            num_mini_batches=settings.num_minibatches,
+            clip_param=settings.clip_coef,
+            gamma=settings.gamma,
+            lam=settings.gae_lambda,
+            value_loss_coef=settings.vf_coef,
+            entropy_coef=settings.ent_coef,
+            learning_rate=settings.learning_rate,
+            max_grad_norm=settings.max_grad_norm,
+            **options,
+        )
         with torch.inference_mode():
             for _ in range(world.num_steps):
                 actions = algorithm.act(obs)

@@ -60,7 +60,9 @@ def action_space(kind):
     world = make_world(kind)
     if kind == "continuous":
         return spaces.Box(-100.0, 100.0, (world.outputs,))
-    return spaces.MultiDiscrete(world.nvec) if world.nvec else spaces.Discrete(world.outputs)
+    if kind == "multidiscrete":
+        return spaces.MultiDiscrete(world.nvec)
+    return spaces.Discrete(world.outputs)
 
 
 def make_model(
@@ -69,12 +71,23 @@ def make_model(
     """The library's own model on a world, with the given settings and its defaults for the rest."""
     size = world.rewards.size
     return algorithm(
-        policy, environments(world), device="cpu", seed=1,
-        n_steps=world.num_steps, batch_size=size // settings.num_minibatches, n_epochs=settings.update_epochs,
-        learning_rate=settings.learning_rate, gamma=settings.gamma, gae_lambda=settings.gae_lambda,
-        clip_range=settings.clip_coef, ent_coef=settings.ent_coef, vf_coef=settings.vf_coef,
-        max_grad_norm=settings.max_grad_norm, policy_kwargs={"net_arch": []} | (policy_kwargs or {}), **options,
-    )  # fmt: skip
+        policy,
+        environments(world),
+        device="cpu",
+        seed=1,
+        n_steps=world.num_steps,
+        batch_size=size // settings.num_minibatches,
+        n_epochs=settings.update_epochs,
+        learning_rate=settings.learning_rate,
+        gamma=settings.gamma,
+        gae_lambda=settings.gae_lambda,
+        clip_range=settings.clip_coef,
+        ent_coef=settings.ent_coef,
+        vf_coef=settings.vf_coef,
+        max_grad_norm=settings.max_grad_norm,
+        policy_kwargs={"net_arch": []} | (policy_kwargs or {}),
+        **options,
+    )
 
 
 def learn(world, settings, learning=None, prepare=None, updates=1, **options):

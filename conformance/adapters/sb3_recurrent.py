@@ -54,9 +54,14 @@ def replace_lstms(policy):
 
 def update(world, settings):
     answer = sb3.update(
-        world, settings, algorithm=RecurrentPPO, policy=POLICY, environments=Environments, prepare=replace_lstms,
+        world,
+        settings,
+        algorithm=RecurrentPPO,
+        policy=POLICY,
+        environments=Environments,
+        prepare=replace_lstms,
         policy_kwargs={"lstm_hidden_size": 1},
-    )  # fmt: skip
+    )
     for step in answer.steps:
         step.rows = step.rows[step.rows >= 0]
     return answer
@@ -81,9 +86,15 @@ def recurrence(world, settings):
         policy.lstm_critic = ShiftedMemory(1)
 
     sb3.learn(
-        world, settings, updates=2, algorithm=RecurrentPPO, policy=POLICY, environments=Environments, prepare=replace,
+        world,
+        settings,
+        updates=2,
+        algorithm=RecurrentPPO,
+        policy=POLICY,
+        environments=Environments,
+        prepare=replace,
         policy_kwargs={"lstm_hidden_size": 1},
-    )  # fmt: skip
+    )
     return memory.calls
 
 

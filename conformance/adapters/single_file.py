@@ -1,7 +1,7 @@
-"""Scripts in CleanRL's style, in a folder: ppo.py, ppo_continuous_action.py, ppo_multidiscrete.py, ppo_atari.py and
-ppo_atari_lstm.py, as far as it has them.
+"""The adapter of a folder of scripts in CleanRL's style.
 
-A script is run as it is. Only the environments, the linear layers of its Agent and its log are replaced.
+It looks for ppo.py, ppo_continuous_action.py, ppo_multidiscrete.py, ppo_atari.py and ppo_atari_lstm.py. A script is run
+as it is. Only the environments, the linear layers of its Agent and its log are replaced.
 """
 
 import ast
@@ -19,8 +19,10 @@ from conformance.adapters.torch_tables import Memory, Recorder, describe_image_n
 from conformance.problems import Player, Settings, Stream, Update, make_world
 
 FILES = {
-    "discrete": "ppo.py", "continuous": "ppo_continuous_action.py", "multidiscrete": "ppo_multidiscrete.py",
-}  # fmt: skip
+    "discrete": "ppo.py",
+    "continuous": "ppo_continuous_action.py",
+    "multidiscrete": "ppo_multidiscrete.py",
+}
 ATARI = "ppo_atari.py"
 LSTM = "ppo_atari_lstm.py"
 
@@ -105,8 +107,8 @@ class Scripts:
         tree = ast.parse(text)
         main = [node for node in tree.body if isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)]
         tree.body = [node for node in tree.body if node not in main]
-        for name in ("wandb", "pybullet_envs"):  # which it imports and does not need here
-            sys.modules.setdefault(name, ModuleType(name))
+        for unneeded in ("wandb", "pybullet_envs"):  # which it imports
+            sys.modules.setdefault(unneeded, ModuleType(unneeded))
         namespace = {"__name__": path.stem, "__file__": str(path)}
         module = sys.modules[path.stem] = ModuleType(path.stem)  # dataclasses look their module up
         module.__dict__.update(namespace)
@@ -120,17 +122,21 @@ class Scripts:
         box = gym.spaces.Box(-1e6, 1e6, (inputs,), np.float32)
         if kind == "continuous":
             return box, gym.spaces.Box(-1.0, 1.0, (world.outputs,), np.float32)
-        return box, gym.spaces.MultiDiscrete(world.nvec) if world.nvec else gym.spaces.Discrete(world.outputs)
+        if kind == "multidiscrete":
+            return box, gym.spaces.MultiDiscrete(world.nvec)
+        return box, gym.spaces.Discrete(world.outputs)
 
     def train(self, world, settings, updates=1, name=None, memory=None):
         """(namespace, player, recorder) after the main block has run.
 
-        name: of the script, by default that for the kind of actions. memory: what takes the place of an LSTM."""
+        name: of the script, by default that for the kind of actions.
+        memory: what takes the place of an LSTM."""
         name = name or FILES[world.kind]
         factor = 255.0 if name in (ATARI, LSTM) else 1.0  # where the script divides observations by it
         namespace, main, text = self.definitions(name)
         gym = namespace["gym"]
-        envs = Environments(world, self.spaces(gym, world.kind), "next_obs, reward, done, info = envs.step" in text)
+        has_old_interface = "next_obs, reward, done, info = envs.step" in text
+        envs = Environments(world, self.spaces(gym, world.kind), has_old_interface)
         make_vector = lambda makers, **options: envs  # noqa: E731
         with Recorder(world) as recorder:
 
@@ -154,13 +160,20 @@ class Scripts:
             namespace["gym"] = Proxy(gym, vector=Proxy(gym.vector, SyncVectorEnv=make_vector))
             namespace |= {"SummaryWriter": Nothing, "wandb": Nothing()}
             options = {
-                "seed": 1, "num-envs": world.num_envs, "num-steps": world.num_steps,
-                "total-timesteps": updates * world.rewards.size, "learning-rate": settings.learning_rate,
-                "gamma": settings.gamma, "gae-lambda": settings.gae_lambda,
-                "num-minibatches": settings.num_minibatches, "update-epochs": settings.update_epochs,
-                "clip-coef": settings.clip_coef, "ent-coef": settings.ent_coef, "vf-coef": settings.vf_coef,
+                "seed": 1,
+                "num-envs": world.num_envs,
+                "num-steps": world.num_steps,
+                "total-timesteps": updates * world.rewards.size,
+                "learning-rate": settings.learning_rate,
+                "gamma": settings.gamma,
+                "gae-lambda": settings.gae_lambda,
+                "num-minibatches": settings.num_minibatches,
+                "update-epochs": settings.update_epochs,
+                "clip-coef": settings.clip_coef,
+                "ent-coef": settings.ent_coef,
+                "vf-coef": settings.vf_coef,
                 "max-grad-norm": settings.max_grad_norm,
-            }  # fmt: skip
+            }
             kept = sys.argv
             sys.argv = [name, *(f"--{key}={value}" for key, value in options.items())]
             output = io.StringIO()

@@ -19,7 +19,9 @@ def action_space(kind):
     world = make_world(kind)
     if kind == "continuous":
         return gym.spaces.Box(-1.0, 1.0, (world.outputs,))
-    return gym.spaces.MultiDiscrete(world.nvec) if world.nvec else gym.spaces.Discrete(world.outputs)
+    if kind == "multidiscrete":
+        return gym.spaces.MultiDiscrete(world.nvec)
+    return gym.spaces.Discrete(world.outputs)
 
 
 def make_models(world, recorder):
@@ -59,13 +61,19 @@ def play(world, settings, updates=1):
         models, spaces = make_models(world, recorder)
         memory = RandomMemory(memory_size=world.num_steps, num_envs=world.num_envs, device="cpu")
         config = {
-            "rollouts": world.num_steps, "learning_epochs": settings.update_epochs,
-            "mini_batches": settings.num_minibatches, "discount_factor": settings.gamma,
-            "gae_lambda": settings.gae_lambda, "learning_rate": settings.learning_rate,
-            "grad_norm_clip": settings.max_grad_norm, "ratio_clip": settings.clip_coef,
-            "value_clip": settings.clip_coef, "entropy_loss_scale": settings.ent_coef,
-            "value_loss_scale": settings.vf_coef, "experiment": {"write_interval": 0, "checkpoint_interval": 0},
-        }  # fmt: skip
+            "rollouts": world.num_steps,
+            "learning_epochs": settings.update_epochs,
+            "mini_batches": settings.num_minibatches,
+            "discount_factor": settings.gamma,
+            "gae_lambda": settings.gae_lambda,
+            "learning_rate": settings.learning_rate,
+            "grad_norm_clip": settings.max_grad_norm,
+            "ratio_clip": settings.clip_coef,
+            "value_clip": settings.clip_coef,
+            "entropy_loss_scale": settings.ent_coef,
+            "value_loss_scale": settings.vf_coef,
+            "experiment": {"write_interval": 0, "checkpoint_interval": 0},
+        }
         torch.manual_seed(1)
         agent = PPO(models=models, memory=memory, cfg=config, device="cpu", **spaces)
         agent.init()
@@ -79,10 +87,18 @@ def play(world, settings, updates=1):
                 rows, rewards, terminated, truncated, _ = player.step(actions.numpy())
                 columns = [torch.as_tensor(each)[:, None] for each in (rewards, terminated, truncated)]
                 agent.record_transition(
-                    observations=obs, states=None, actions=actions, rewards=columns[0].float(),
-                    next_observations=show(rows), next_states=None, terminated=columns[1], truncated=columns[2],
-                    infos={}, timestep=t, timesteps=timesteps,
-                )  # fmt: skip
+                    observations=obs,
+                    states=None,
+                    actions=actions,
+                    rewards=columns[0].float(),
+                    next_observations=show(rows),
+                    next_states=None,
+                    terminated=columns[1],
+                    truncated=columns[2],
+                    infos={},
+                    timestep=t,
+                    timesteps=timesteps,
+                )
                 obs = show(rows)
             agent.post_interaction(timestep=t, timesteps=timesteps)
     return agent, player, recorder

@@ -56,10 +56,16 @@ def make_algorithm(world, settings, recorder):
             actor=actor, dist_fn=lambda parts: Independent(Normal(*parts), 1), action_space=box
         )
     return PPO(
-        policy=policy, critic=Critic(recorder), optim=AdamOptimizerFactory(lr=settings.learning_rate),
-        eps_clip=settings.clip_coef, vf_coef=settings.vf_coef, ent_coef=settings.ent_coef,
-        max_grad_norm=settings.max_grad_norm, gae_lambda=settings.gae_lambda, gamma=settings.gamma,
-    )  # fmt: skip
+        policy=policy,
+        critic=Critic(recorder),
+        optim=AdamOptimizerFactory(lr=settings.learning_rate),
+        eps_clip=settings.clip_coef,
+        vf_coef=settings.vf_coef,
+        ent_coef=settings.ent_coef,
+        max_grad_norm=settings.max_grad_norm,
+        gae_lambda=settings.gae_lambda,
+        gamma=settings.gamma,
+    )
 
 
 def fill(world):
@@ -100,8 +106,9 @@ def advantages(world, settings):
         batch = algorithm._preprocess_batch(batch, buffer, indices)
     by_envs = world.num_envs, world.num_steps
     return {
-        "advantages": batch.adv.numpy().reshape(by_envs).T, "returns": batch.returns.numpy().reshape(by_envs).T,
-    }  # fmt: skip
+        "advantages": batch.adv.numpy().reshape(by_envs).T,
+        "returns": batch.returns.numpy().reshape(by_envs).T,
+    }
 
 
 def environment_actions(samples, low, high):

@@ -48,9 +48,12 @@ def make_networks(world, recorder):
             return Independent(Normal(loc, scale), 1)
 
     chooser = ProbabilisticTensorDictModule(
-        in_keys=keys, out_keys=["action"], distribution_class=distribution, return_log_prob=True,
+        in_keys=keys,
+        out_keys=["action"],
+        distribution_class=distribution,
+        return_log_prob=True,
         log_prob_key="sample_log_prob",
-    )  # fmt: skip
+    )
     return ProbabilisticTensorDictSequential(network, chooser), critic
 
 
@@ -102,9 +105,13 @@ def update(world, settings):
         actor, critic = make_networks(world, recorder)
         data = estimate(world, settings, critic)
         loss = ClipPPOLoss(
-            actor, critic, clip_epsilon=settings.clip_coef, entropy_coeff=settings.ent_coef,
-            critic_coeff=settings.vf_coef, functional=False,
-        )  # fmt: skip
+            actor,
+            critic,
+            clip_epsilon=settings.clip_coef,
+            entropy_coeff=settings.ent_coef,
+            critic_coeff=settings.vf_coef,
+            functional=False,
+        )
         flat = data.reshape(-1)
         torch.manual_seed(1)
         for _ in range(settings.update_epochs):
