@@ -19,7 +19,7 @@ PAIRS = {
     "ppo_multidiscrete": None,
     "ppo_multidiscrete_mask": None,
     "ppo_selfplay": None,
-    "ppo_seeds": None,
+    "ppo_seeds": "ppo2_copy",
     "ppo_atari_multigpu": None,
     "ppo_atari_cleanba": None,
     "impala_atari_cleanba": None,

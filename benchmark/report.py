@@ -107,12 +107,13 @@ def script_with_recipes(row, root):
     """The script of a row of games.csv, and its recipes as links; `root` is the way to the root of the checkout."""
     _, file, *_ = row["command"].split()  # "python ppo+normalization.py ..."
     script = file.removesuffix(".py").partition("+")[0]
-    links = []
+    links = {}  # {"with" or "without": links to recipes}
     if row["recipe"]:
         for path in row["recipe"].split(" + "):
             recipe = Path(path)
-            links.append(f"{recipe.parent.name} [{recipe.stem}]({root}{path})")
-    return f"`{script}.py` {', '.join(links)}".strip()
+            links.setdefault(recipe.parent.name, []).append(f"[{recipe.stem}]({root}{path})")
+    groups = [f"{word} {' and '.join(recipes)}" for word, recipes in links.items()]
+    return f"`{script}.py` {', '.join(groups)}".strip()
 
 
 def asked_steps(row):
