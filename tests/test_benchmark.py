@@ -652,7 +652,8 @@ def test_equal_steps_beside_stopped_runs():
 
 def test_tuned_tasks_have_their_intervals(tmp_path):
     """Of the same task one line, with Student's interval of each side's seeds; solved when half of our runs are."""
-    row = "CartPole-v1,ours,98304,{},recipes/with/x.diff + recipes/without/y.diff + recipes/with/z.diff,python ppo+x.py{}"
+    recipes = "recipes/with/x.diff + recipes/without/y.diff + recipes/with/z.diff"
+    row = f"CartPole-v1,ours,98304,{{}},{recipes},python ppo+x+y+z.py{{}}"
     head, other = "task,who,steps,mean,minutes,threshold_step,recipe,command", "CartPole-v1,Stable-Baselines3,9,470"
     (tmp_path / "tuned").mkdir()
     for second, solved, option, steps in (
@@ -663,8 +664,8 @@ def test_tuned_tasks_have_their_intervals(tmp_path):
         rows = head, *ours, other, ""
         (tmp_path / "tuned/games.csv").write_text("\n".join(rows))
         [*_, last] = report.tuned_table(tmp_path, ["CartPole-v1"], "../")
-        recipes = "with [x](../recipes/with/x.diff) and [z](../recipes/with/z.diff), without [y](../recipes/without/y.diff)"
-        cells = ["CartPole-v1", f"`ppo.py` {recipes}", steps, "0.6", "490 [465, 515]", "3", "470", "1"]
+        words = "with [x](../recipes/with/x.diff) and [z](../recipes/with/z.diff), without [y](../recipes/without/y.diff)"
+        cells = ["CartPole-v1", f"`ppo.py` {words}", steps, "0.6", "490 [465, 515]", "3", "470", "1"]
         assert last == f"| {' | '.join([*cells, '500 (100k)', solved])} |"
     with pytest.raises(SystemExit, match="no run of ours of Acrobot-v1"):
         report.tuned_table(tmp_path, ["Acrobot-v1"])
