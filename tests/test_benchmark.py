@@ -664,7 +664,8 @@ def test_tuned_tasks_have_their_intervals(tmp_path):
         rows = head, *ours, other, ""
         (tmp_path / "tuned/games.csv").write_text("\n".join(rows))
         [*_, last] = report.tuned_table(tmp_path, ["CartPole-v1"], "../")
-        words = "with [x](../recipes/with/x.diff) and [z](../recipes/with/z.diff), without [y](../recipes/without/y.diff)"
+        words = "with [x](../recipes/with/x.diff) and [z](../recipes/with/z.diff), "
+        words += "without [y](../recipes/without/y.diff)"
         cells = ["CartPole-v1", f"`ppo.py` {words}", steps, "0.6", "490 [465, 515]", "3", "470", "1"]
         assert last == f"| {' | '.join([*cells, '500 (100k)', solved])} |"
     with pytest.raises(SystemExit, match="no run of ours of Acrobot-v1"):
