@@ -443,8 +443,8 @@ def keep_freed_memory():
 
 def train(args, run):
     """Trains an agent and returns it; `run` holds the run's folder, log, progress bar and checkpoints."""
-    if not (0 <= args.gamma <= 1 and args.max_grad_norm >= 0):  # [impala 1]
-        sys.exit("error: --gamma must be in [0, 1], --max-grad-norm at least 0")
+    if not (0 <= args.gamma <= 1 and args.max_grad_norm > 0):  # [impala 1]
+        sys.exit("error: --gamma must be in [0, 1], --max-grad-norm above 0")
     keep_freed_memory()  # [speed]
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.allow_tf32 = args.tf32

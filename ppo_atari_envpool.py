@@ -369,8 +369,8 @@ def keep_freed_memory():
 
 def train(args, run):
     """Trains an agent and returns it; `run` holds the run's folder, log, progress bar and checkpoints."""
-    if not (0 <= args.gamma <= 1 and 0 <= args.gae_lambda <= 1 and args.clip_coef >= 0 and args.max_grad_norm >= 0):
-        sys.exit("error: --gamma and --gae-lambda must be in [0, 1], --clip-coef and --max-grad-norm at least 0")
+    if not (0 <= args.gamma <= 1 and 0 <= args.gae_lambda <= 1 and args.clip_coef >= 0 and args.max_grad_norm > 0):
+        sys.exit("error: --gamma and --gae-lambda must be in [0, 1], --clip-coef at least 0, --max-grad-norm above 0")
     # in a minibatch of one step, the normalized advantage would be 0
     if run.batch_size % args.num_minibatches or run.batch_size == args.num_minibatches:
         sys.exit(f"error: --num-minibatches must cut a rollout's {run.batch_size} steps into equal parts of 2 or more")

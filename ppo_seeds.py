@@ -527,8 +527,9 @@ def train(args, run):
     """Trains S agents and returns them; `run` holds their folders, logs, progress bar and checkpoints."""
     # [seeds 1] the options of each agent; their ranges are checked one by one
     for own in run.args_of_agents:
-        if not (0 <= own.gamma <= 1 and 0 <= own.gae_lambda <= 1 and own.clip_coef >= 0 and own.max_grad_norm >= 0):
-            sys.exit("error: --gamma and --gae-lambda must be in [0, 1], --clip-coef and --max-grad-norm at least 0")
+        if not (0 <= own.gamma <= 1 and 0 <= own.gae_lambda <= 1 and own.clip_coef >= 0 and own.max_grad_norm > 0):
+            text = "--gamma and --gae-lambda must be in [0, 1], --clip-coef at least 0, --max-grad-norm above 0"
+            sys.exit(f"error: {text}")
     num_agents = len(run.args_of_agents)
     if num_agents > 1 and args.target_kl is not None:
         sys.exit("error: --target-kl ends the update of each agent at another epoch, so it needs a process of its own")

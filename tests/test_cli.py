@@ -80,7 +80,7 @@ def test_an_environment_that_there_is_not(env_id, tmp_path):
         train(PPO, f"--env-id {env_id}", tmp_path)
 
 
-@pytest.mark.parametrize("option", ["gamma 1.1", "gae-lambda -0.1", "clip-coef -0.2", "max-grad-norm -1"])
+@pytest.mark.parametrize("option", ["gamma 1.1", "gae-lambda -0.1", "clip-coef -0.2", "max-grad-norm 0"])
 def test_numbers_that_would_train_on_in_silence(option, tmp_path):
     with pytest.raises((AssertionError, SystemExit)):
         train(PPO, f"{PPO.tiny} --{option}", tmp_path)
