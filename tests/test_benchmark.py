@@ -579,11 +579,16 @@ def test_tables_and_pictures_are_those_of_the_results(tmp_path):
     equal_steps.picture(found, tmp_path / "equal_steps.svg")
     effects.draw(effects.effects(), tmp_path / "effects.svg")
     for name in ("curves.svg", "equal_steps.svg", "effects.svg"):
-        drawn, committed = (path.read_text() for path in (tmp_path / name, ROOT / "docs" / name))
+        drawn, committed = (without_ids((folder / name).read_text()) for folder in (tmp_path, ROOT / "docs"))
         number = r"-?\d+\.\d+"
         assert re.sub(number, "", drawn) == re.sub(number, "", committed), "make report brings the picture up to date"
         pairs = [[float(x) for x in re.findall(number, text)] for text in (drawn, committed)]
-        np.testing.assert_allclose(*pairs, atol=0.01)
+        np.testing.assert_allclose(*pairs, atol=0.05)
+
+
+def without_ids(picture):
+    """Removes the ids that Matplotlib makes: hashes of coordinates, whose last bits differ between processors."""
+    return re.sub(r'(id="|#)[a-z][0-9a-f]{10}\b', r"\1", picture)
 
 
 def test_what_an_experiment_is_called():
