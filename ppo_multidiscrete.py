@@ -700,12 +700,15 @@ def option_defaults(args):
 def new_folder(args):
     """The path of a new run's folder: environment, experiment, seed, changed options, and time."""
     defaults = option_defaults(args)
-    options = {name: value for name, value in vars(args).items() if name not in NOT_IN_NAME}
-    is_default = {name: name in defaults and value == defaults[name] for name, value in options.items()}
-    changed = ",".join(f"{name}={value}" for name, value in options.items() if not is_default[name])
-    if len(changed) > 100:  # a folder's name may have 255 characters, with the other words
-        changed = changed[:100].rpartition(",")[0]
-    words = [args.env_id, args.exp_name, str(args.seed), changed, time.strftime("%Y%m%d-%H%M%S")]
+    changed = []
+    for name, value in vars(args).items():
+        is_default = name in defaults and value == defaults[name]
+        if name not in NOT_IN_NAME and not is_default:
+            changed.append(f"{name}={value}")
+    options = ",".join(changed)
+    if len(options) > 100:  # a folder's name may have 255 characters, with the other words
+        options = options[:100].rpartition(",")[0]
+    words = [args.env_id, args.exp_name, str(args.seed), options, time.strftime("%Y%m%d-%H%M%S")]
     name = re.sub(r"[^\w.+=,-]", "-", "__".join(word for word in words if word))
     if Path(args.runs_folder, name).exists():
         name += f"-{time.time_ns() % 10**9:09}"
