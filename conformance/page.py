@@ -319,8 +319,8 @@ WORDS = """
 - **aux 4.** Some actions of a world are invalid.
 - **atari.** A scripted emulator plays the games, in the place of ale_py. EnvPool's games are not measured, nor are the
   scripts here that play them: EnvPool brings its emulator along, in C++.
-- **`impala_atari_cleanba.py`** has V-trace and RMSprop in place of the rows from the optimizer to the KL divergence;
-  the rest of it is measured.
+- **`impala_atari_cleanba.py`** has no column. It has V-trace and RMSprop in place of the rows from the optimizer to the
+  KL divergence; a test of this project measures its other rows.
 
 ## The columns
 """
