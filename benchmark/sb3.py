@@ -11,6 +11,7 @@ for time_to_score.py. --library sbx takes PPO of SBX, which is written in JAX.
 """
 
 import argparse
+import copy
 import json
 import shlex
 import sys
@@ -177,11 +178,15 @@ def train_to_score(model, args):
 def main():
     args = parse_args()
     torch.set_num_threads(1)
+    settings = copy.deepcopy(SETTINGS[args.env_id])
     if args.library == "sbx":
+        from flax.linen import relu
         from sbx import PPO as algorithm
+
+        if "activation_fn" in settings.get("policy_kwargs", {}):
+            settings["policy_kwargs"]["activation_fn"] = relu  # SBX takes a function of flax, not a module of torch
     else:
         algorithm = PPO
-    settings = dict(SETTINGS[args.env_id])
     num_envs = settings.pop("n_envs")
     normalize = settings.pop("normalize", False)
     envs = make_vec_env(args.env_id, num_envs, args.seed)
