@@ -371,21 +371,27 @@ def ppo_loss(agent, minibatch, args):
 
 
 class Adam:
-    """[core 3] The state of Adam: running means of the gradients and of their squares, by the parameters' names.
+    """[core 3] The state of Adam: running means of the gradient and of its square, each one row for an agent [seeds 1].
 
     adam_step() takes the steps. It is a function, so that torch.compile can compile it together with the gradient.
     torch.optim.Adam would add epsilon after the bias correction; TensorFlow adds it before."""
 
     def __init__(self, agent):
         self.parameters = {name: p for name, p in agent.named_parameters() if p.requires_grad}
-        self.means = {name: torch.zeros_like(p) for name, p in self.parameters.items()}
-        self.squares = {name: torch.zeros_like(p) for name, p in self.parameters.items()}
+        # [seeds 1] float32 [S, P], for the P numbers in all parameters of an agent
+        self.mean = torch.cat([torch.zeros_like(p).flatten(1) for p in self.parameters.values()], dim=1)
+        self.square = torch.zeros_like(self.mean)
         self.steps = torch.zeros((), dtype=torch.float64)  # a tensor, as a number would be compiled anew at each step
+
+    def split(self, rows):
+        """[seeds 1] The parts of rows of all parameters, [S, P]: {name: a view in the parameter's shape}."""
+        parts = rows.split([p[0].numel() for p in self.parameters.values()], dim=1)
+        return {name: part.view_as(p) for (name, p), part in zip(self.parameters.items(), parts, strict=True)}
 
     def state_dict(self):
         """The state as a dict of tensors."""
-        means = {f"mean of {name}": mean for name, mean in self.means.items()}
-        squares = {f"square of {name}": square for name, square in self.squares.items()}
+        means = {f"mean of {name}": mean for name, mean in self.split(self.mean).items()}
+        squares = {f"square of {name}": square for name, square in self.split(self.square).items()}
         return {"steps": self.steps} | means | squares
 
     def load_state_dict(self, state):
@@ -397,30 +403,37 @@ class Adam:
 
 
 @torch.no_grad()
-def adam_step(optimizer, gradients, learning_rate):
-    """[core 3] Takes a step of Adam as TensorFlow does: epsilon is 1e-5, and is added before the bias correction."""
+def adam_step(optimizer, gradient, learning_rate):
+    """[core 3] Takes a step of Adam as TensorFlow does: epsilon is 1e-5, and is added before the bias correction.
+
+    gradient: [seeds 1] of all parameters, [S, P]; learning_rate: [S, 1]."""
     optimizer.steps += 1
     bias_correction = torch.sqrt(1 - 0.999**optimizer.steps) / (1 - 0.9**optimizer.steps)
-    for (name, parameter), gradient in zip(optimizer.parameters.items(), gradients, strict=True):
-        mean = optimizer.means[name]
-        square = optimizer.squares[name]
-        mean.lerp_(gradient, 1 - 0.9)
-        square.lerp_(gradient.square(), 1 - 0.999)
-        parameter -= learning_rate * bias_correction * mean / (square.sqrt() + 1e-5)
+    optimizer.mean.lerp_(gradient, 1 - 0.9)
+    optimizer.square.lerp_(gradient.square(), 1 - 0.999)
+    step = learning_rate * bias_correction * optimizer.mean / (optimizer.square.sqrt() + 1e-5)
+    for name, part in optimizer.split(step).items():
+        optimizer.parameters[name].sub_(part)
 
 
-def split_optimizer(optimizer, agents):
-    """[seeds 1] An Adam for each agent, whose state is a view of its part of the stacked agent's Adam."""
-    optimizers = []
-    for k, agent in enumerate(agents):
-        part = Adam(agent)
-        part.steps = optimizer.steps  # the same in all, which check_steps() makes sure of in a resume
-        for name, parameter in part.parameters.items():
-            for own, stacked in ((part.means, optimizer.means), (part.squares, optimizer.squares)):
-                view = stacked[name][k]
-                own[name] = view.mT if name.endswith(".weight") else view.view_as(parameter)
-        optimizers.append(part)
-    return optimizers
+class AdamOfAgent(Adam):
+    """[seeds 1] The state of Adam of agent k alone, with the names and shapes of the agent's own parameters."""
+
+    def __init__(self, optimizer, agent, k):
+        self.optimizer = optimizer
+        self.agent = agent
+        self.k = k
+        self.mean = optimizer.mean
+        self.square = optimizer.square
+        self.steps = optimizer.steps  # the same in all, which check_steps() makes sure of in a resume
+
+    def split(self, rows):
+        """The agent's parts of rows of all parameters, [S, P]: {name: a view in the shape of its parameter}."""
+        parts = {}
+        for name, part in self.optimizer.split(rows).items():
+            view = part[self.k]
+            parts[name] = view.mT if name.endswith(".weight") else view.view_as(self.agent.get_parameter(name))
+        return parts
 
 
 class Cloned:
@@ -471,14 +484,13 @@ def gradient_step(agent, optimizer, minibatch, args):
     # The gradient of the sum has each agent's own gradient, as no other loss depends on the agent's parameters.
     # materialize_grads: zeros for what the losses do not use
     gradients = torch.autograd.grad(losses.sum(), parameters, materialize_grads=True)
+    gradient = torch.cat([part.flatten(1) for part in gradients], dim=1)  # [seeds 1] one row for an agent, [S, P]
 
-    # [core 11] global gradient clipping, [seeds 1] of each agent by its own norm; all parameters have three axes,
-    # [S, inputs, outputs] or [S, 1, outputs]
-    norms = torch.stack([torch.linalg.vector_norm(gradient, dim=(1, 2)) for gradient in gradients])
-    stats["grad_norm"] = torch.linalg.vector_norm(norms, dim=0)
-    scale = (args.max_grad_norm / (stats["grad_norm"] + 1e-6)).clamp(max=1.0).view(-1, 1, 1)
-    learning_rate = torch.as_tensor(args.learning_rate, dtype=scale.dtype, device=scale.device).view(-1, 1, 1)
-    adam_step(optimizer, [gradient * scale for gradient in gradients], learning_rate)
+    # [core 11] global gradient clipping, [seeds 1] of each agent by its own norm
+    stats["grad_norm"] = gradient.norm(dim=1)
+    scale = (args.max_grad_norm / (stats["grad_norm"] + 1e-6)).clamp(max=1.0).view(-1, 1)
+    learning_rate = torch.as_tensor(args.learning_rate, dtype=scale.dtype, device=scale.device).view(-1, 1)
+    adam_step(optimizer, gradient * scale, learning_rate)
     return stats
 
 
@@ -560,7 +572,7 @@ def train(args, run):
         take_step = torch.compile(gradient_step)
     # Pass here what a resume must restore: objects with load_state_dict() and state_dict(), whose keys must not change.
     # [seeds 1] one of each part for an agent
-    optimizers = split_optimizer(optimizer, agents)
+    optimizers = [AdamOfAgent(optimizer, agent, k) for k, agent in enumerate(agents)]
     run.start(device, agent=[*map(Cloned, agents)], optimizer=[*map(Cloned, optimizers)])
     # [seeds 1] the seed of each environment, and the discount of its agent, [S * N]
     seeds = [own.seed + run.global_step + i for own in run.args_of_agents for i in range(args.num_envs)]
@@ -1014,8 +1026,10 @@ class Run:
             "parts": {name: without_numpy(part.state_dict(), name) for name, part in self.parts.items()},
         }
         unfinished = self.folder / "checkpoint.tmp"
+        data = io.BytesIO()  # torch.save() into a file would not say that the disk is full
+        torch.save(state, data)
         with open(unfinished, "wb") as file:
-            torch.save(state, file)
+            file.write(data.getbuffer())
             file.flush()
             os.fsync(file.fileno())
         try:

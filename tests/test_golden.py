@@ -106,10 +106,10 @@ def parameters(p):
     return p.config.unload(p.agent.state_dict(), shapes(p.data))
 
 
-def by_names(p, gradients):
-    """The gradients of a step, which are in the optimizer's order, as arrays by ppo2's names."""
+def by_names(p, gradient):
+    """The gradient of all parameters, one vector in the optimizer's order, as arrays by ppo2's names."""
     _, optimizer, _, _ = p.step
-    return p.config.unload(dict(zip(optimizer.parameters, gradients, strict=True)), shapes(p.data))
+    return p.config.unload(optimizer.split(gradient), shapes(p.data))
 
 
 def first_gradient_jumps(p):
@@ -150,18 +150,19 @@ def test_gradients(problem):
     agent, optimizer, batch, args = problem.step
     loss, _ = problem.config.script.ppo_loss(agent, batch, args)
     gradients = torch.autograd.grad(loss, list(optimizer.parameters.values()))
-    assert_equal_gradients(problem, "grad_raw", by_names(problem, gradients))
+    gradient = torch.cat([part.flatten() for part in gradients])
+    assert_equal_gradients(problem, "grad_raw", by_names(problem, gradient))
 
 
 def test_first_step(problem):
     script = problem.config.script
-    with watched(script, "adam_step", lambda optimizer, gradients, _: gradients) as given:
+    with watched(script, "adam_step", lambda optimizer, gradient, _: gradient) as given:
         norm = script.gradient_step(*problem.step)["grad_norm"].item()
     expected = float(problem.data["global_norm"])
     # In float32 torch adds up a million squares in few lanes: on a CPU the norm is some 0.002 % too small.
     assert norm == pytest.approx(expected, rel=1e-3 if first_gradient_jumps(problem) else 1e-5)
-    [gradients] = given
-    clipped = {name: array * norm / expected for name, array in by_names(problem, gradients).items()}
+    [gradient] = given
+    clipped = {name: array * norm / expected for name, array in by_names(problem, gradient).items()}
     assert_equal_gradients(problem, "grad_clipped", clipped)
     if first_gradient_jumps(problem):
         assert distance(problem.data, "theta1", parameters(problem), origin=theta0(problem.data)) < NEAR

@@ -100,11 +100,11 @@ def record(file):
         seen["minibatches"].append({name: column.clone() for name, column in minibatch.items()})
         return gradient_step(agent, optimizer, minibatch, args)
 
-    def rmsprop_step_seen(optimizer, gradients, learning_rate):
+    def rmsprop_step_seen(optimizer, gradient, learning_rate):
         bias = optimizer.parameters["policy.bias"].detach().clone()
-        seen["gradients"].append((bias, gradients[list(optimizer.parameters).index("policy.bias")]))
+        seen["gradients"].append((bias, optimizer.split(gradient)["policy.bias"].clone()))
         torch.save(seen, file)
-        rmsprop_step(optimizer, gradients, learning_rate)
+        rmsprop_step(optimizer, gradient, learning_rate)
 
     script.EnvPool.step, script.gradient_step, script.rmsprop_step = step_seen, gradient_step_seen, rmsprop_step_seen
 
@@ -170,9 +170,9 @@ def test_the_norm_is_cut_at_40():
         minibatch = {"obs": torch.randn(M, B, 3).double(), "next_obs": torch.zeros(1, B, 3).double()}
         minibatch |= {"actions": torch.ones(M, B, dtype=torch.int64), "logprobs": torch.full((M, B), -0.7).double()}
         minibatch |= {"rewards": torch.full((M, B), scale).double(), "dones": torch.ones(M + 1, B, dtype=torch.bool)}
-        with watched(script, "rmsprop_step", lambda optimizer, gradients, learning_rate: gradients) as given:
+        with watched(script, "rmsprop_step", lambda optimizer, gradient, learning_rate: gradient) as given:
             stats = script.gradient_step(agent, script.RMSprop(agent), minibatch, args)
-        [[gradient]] = given
+        [gradient] = given
         norms.append((float(stats["grad_norm"]), float(gradient.norm())))
     assert norms[0][0] == pytest.approx(norms[0][1]) and norms[0][0] < 40 < norms[1][0]
     assert norms[1][1] == pytest.approx(40, rel=1e-5)

@@ -140,10 +140,10 @@ def test_the_gradient_is_clipped_to_a_norm_and_the_log_has_the_norm_before(large
 
     loss, _ = ppo.ppo_loss(agent, minibatch, args)
     before = norm(torch.autograd.grad(loss, list(agent.parameters())))
-    with watched(ppo, "adam_step", lambda optimizer, gradients, learning_rate: gradients) as given:
+    with watched(ppo, "adam_step", lambda optimizer, gradient, learning_rate: gradient) as given:
         stats = ppo.gradient_step(agent, ppo.Adam(agent), minibatch, args)
     assert 0.01 < before < 100 and stats["grad_norm"].item() == pytest.approx(before, rel=1e-4)
-    assert norm(*given) == pytest.approx(min(before, largest), rel=1e-4)
+    assert norm(given) == pytest.approx(min(before, largest), rel=1e-4)
 
 
 @with_ppo_loss

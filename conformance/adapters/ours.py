@@ -293,9 +293,9 @@ class Script:
             seen.stored = str(minibatch["obs"].numpy().dtype)
             return module_loss(agent, minibatch, args)
 
-        def rmsprop_step(optimizer, gradients, learning_rate):
+        def rmsprop_step(optimizer, gradient, learning_rate):
             seen.learning_rates.append(learning_rate)
-            return module_step(optimizer, gradients, learning_rate)
+            return module_step(optimizer, gradient, learning_rate)
 
         return {"impala_loss": impala_loss, "rmsprop_step": rmsprop_step}
 
