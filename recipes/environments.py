@@ -16,6 +16,13 @@ def without_velocities(make, positions, **kwargs):
     return gym.wrappers.TransformObservation(env, lambda obs: obs[positions], space)
 
 
+def with_choices(env_id, number, **kwargs):
+    """A continuous environment with MultiDiscrete actions: a component's range is cut into `number` equal parts.
+
+    The choice of a part stands for the value in its middle."""
+    return gym.wrappers.DiscretizeAction(gym.make(env_id, **kwargs), number, multidiscrete=True)
+
+
 class ImageAndVector(gym.Env):
     """The image has a white quarter, the vector a 1: the action that is the sum of their indices modulo 4 pays 1.
 
@@ -193,6 +200,9 @@ class PendulumTensors(gym.vector.VectorEnv):
 # The position of the cart and the angle of the pole; the cosine and the sine of the pendulum's angle
 gym.register("CartPoleNoVelocities-v1", partial(without_velocities, CartPoleEnv, [0, 2]), max_episode_steps=500)
 gym.register("PendulumNoVelocity-v1", partial(without_velocities, PendulumEnv, [0, 1]), max_episode_steps=200)
+# Eleven choices for each engine, and for each joint
+gym.register("LunarLanderChoices-v3", partial(with_choices, "LunarLanderContinuous-v3", 11))
+gym.register("BipedalWalkerChoices-v3", partial(with_choices, "BipedalWalker-v3", 11))
 gym.register("CartPoleHiddenLimit-v1", with_hidden_limit)
 gym.register("PendulumTensors-v1", vector_entry_point=PendulumTensors)
 gym.register("ImageAndVector-v0", ImageAndVector)

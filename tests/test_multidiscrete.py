@@ -92,6 +92,19 @@ def test_what_is_shown_tells_the_actions(tmp_path):
     assert np.mean(checkpoint(run)["returns"][-50:]) > 29
 
 
+def test_choices_of_a_continuous_environment():
+    """The values of an engine are the middles of 11 parts of its range from -1 to 1: -10/11, -8/11, ..., 10/11."""
+    choices = gym.make("recipes.environments:LunarLanderChoices-v3")
+    continuous = gym.make("LunarLanderContinuous-v3")
+    assert choices.action_space == gym.spaces.MultiDiscrete([11, 11])
+    assert (choices.reset(seed=1)[0] == continuous.reset(seed=1)[0]).all()
+    for action, values in [([0, 10], [-10 / 11, 10 / 11]), ([10, 0], [10 / 11, -10 / 11]), ([9, 5], [8 / 11, 0])]:
+        obs, reward, *_ = choices.step(np.array(action))
+        expected_obs, expected_reward, *_ = continuous.step(np.array(values, np.float32))
+        np.testing.assert_allclose(obs, expected_obs, rtol=1e-5, atol=1e-6)
+        assert reward == pytest.approx(expected_reward, rel=1e-5, abs=1e-5)
+
+
 class Masked(toy_envs.Toy):
     """Shows the mask of each step and asserts that the action is valid. Episodes last 3 steps.
 
