@@ -339,8 +339,11 @@ class RMSprop:
 
     def split(self, vector):
         """The parts of a vector of all parameters, {name: a view in the parameter's shape}."""
-        parts = vector.split([p.numel() for p in self.parameters.values()])
-        return {name: part.view_as(p) for (name, p), part in zip(self.parameters.items(), parts, strict=True)}
+        sizes = [p.numel() for p in self.parameters.values()]
+        parts = {}
+        for (name, parameter), part in zip(self.parameters.items(), vector.split(sizes), strict=True):
+            parts[name] = part.view_as(parameter)
+        return parts
 
     def state_dict(self):
         """The state as a dict of tensors."""

@@ -385,8 +385,11 @@ class Adam:
 
     def split(self, rows):
         """[seeds 1] The parts of rows of all parameters, [S, P]: {name: a view in the parameter's shape}."""
-        parts = rows.split([p[0].numel() for p in self.parameters.values()], dim=1)
-        return {name: part.view_as(p) for (name, p), part in zip(self.parameters.items(), parts, strict=True)}
+        sizes = [p[0].numel() for p in self.parameters.values()]
+        parts = {}
+        for (name, parameter), part in zip(self.parameters.items(), rows.split(sizes, dim=1), strict=True):
+            parts[name] = part.view_as(parameter)
+        return parts
 
     def state_dict(self):
         """The state as a dict of tensors."""
