@@ -405,11 +405,12 @@ class Adam:
             tensor.copy_(state[name])
 
 
+# [seeds 1] The gradients of S agents come as rows, [S, P], and their learning rates as [S, 1].
 @torch.no_grad()
 def adam_step(optimizer, gradient, learning_rate):
     """[core 3] Takes a step of Adam as TensorFlow does: epsilon is 1e-5, and is added before the bias correction.
 
-    gradient: [seeds 1] of all parameters, [S, P]; learning_rate: [S, 1]."""
+    gradient: of all parameters, in one vector."""
     optimizer.steps += 1
     bias_correction = torch.sqrt(1 - 0.999**optimizer.steps) / (1 - 0.9**optimizer.steps)
     optimizer.mean.lerp_(gradient, 1 - 0.9)
