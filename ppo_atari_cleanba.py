@@ -174,7 +174,7 @@ def make_envs(args, folder=None):
         sys.exit(f"error: EnvPool has no Atari game {args.env_id}; it has {near}")
     envs = EnvPool(args)
     if args.capture_video and folder is not None:
-        # of the episodes 0, 1, 8, 27, ..., 1000, 2000, ..., the first steps
+        # videos of 1500 steps, which begin with the episodes 0, 1, 8, 27, ..., 1000, 2000, ...
         videos = folder / time.strftime("videos-%Y%m%d-%H%M%S")
         envs = gym.wrappers.vector.RecordVideo(envs, videos, record_first_only=True, video_length=1500)
     return envs
@@ -268,7 +268,7 @@ class Agent(nn.Module):
 
     def __init__(self, envs, bf16=False, network="nature"):  # [cleanba 8]
         super().__init__()
-        self.dtype = torch.bfloat16 if bf16 else torch.float32  # [speed]
+        self.dtype = torch.bfloat16 if bf16 else torch.float32  # [speed] of the trunk; the weights stay float32
         channels = envs.single_observation_space.shape[-1]
         actions = envs.single_action_space.n
         make_trunk, width = {"nature": (nature_cnn, 512), "impala": (impala_cnn, 256)}[network]  # [cleanba 8]
@@ -287,8 +287,9 @@ class Agent(nn.Module):
 def gae(rewards, values, dones, next_value, next_done, gamma, gae_lambda):
     """[core 5] Generalized advantage estimation in numpy: the advantages, float32 [M, N] (ppo2/runner.py).
 
-    rewards, values: float32 [M, N]; dones: bool [M, N], true where an episode ended in the step before t; dones[0]
-    is not used. next_value, next_done: float32 and bool [N], the same of the observation after the last step."""
+    rewards, values: float32 [M, N]; dones: bool [M, N]; dones[t] is true where an episode ended in step t - 1, and
+    dones[0] is not used. next_value, next_done: float32 and bool [N], the same of the observation after the last step.
+    """
     next_values = np.append(values[1:], [next_value], axis=0)
     next_dones = np.append(dones[1:], [next_done], axis=0)
     nonterminal = 1.0 - next_dones  # 0 where the next observation begins an episode
@@ -469,12 +470,12 @@ def floats_as_tensors(args):
 
 def keep_freed_memory():
     """[speed] Makes glibc keep freed memory for the next tensors, which saves page faults."""
-    mallopt = getattr(ctypes.pythonapi, "mallopt", None)
+    mallopt = getattr(ctypes.pythonapi, "mallopt", None)  # a function of glibc, which not every system has
     if mallopt is not None:
         M_MMAP_MAX = -4  # numbers of glibc's malloc.h
         M_TRIM_THRESHOLD = -1
-        mallopt(M_MMAP_MAX, 0)
-        mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+        mallopt(M_MMAP_MAX, 0)  # no block comes from mmap(), whose blocks go back to the system when they are freed
+        mallopt(M_TRIM_THRESHOLD, 2**31 - 1)  # and the end of the heap does not go back either
 
 
 def train(args, run):
@@ -567,7 +568,7 @@ def make_rollouts(args, envs, seed, device, generator, rank, ranks):
                 next_obs, reward, terminated, truncated, infos = envs.step(action.cpu().numpy().copy())
                 next_done = terminated | truncated
                 rewards[t] = reward
-                if args.bootstrap_truncated:  # returns end at a time limit, so the value beyond is added to the reward
+                if args.bootstrap_truncated:  # gae() ends returns at a time limit: the reward gets the value beyond
                     cut = truncated & ~terminated
                     if cut.any():
                         final_obs = torch.from_numpy(np.stack(infos["final_obs"][cut])).to(device)
@@ -719,7 +720,8 @@ def load_checkpoint(path):
                 return state
         print(f"{file} is damaged")
         if file != path:  # a file that was named keeps its name
-            file.rename(file.with_suffix(".damaged"))
+            renamed = file.rename(file.with_suffix(".damaged"))
+            print(f"it is now {renamed}, and the checkpoint before it is tried")
     sys.exit(f"error: --resume {path}: there is no intact checkpoint")
 
 
@@ -732,7 +734,8 @@ def read_state(data, file):
             return None
         raise
     except pickle.UnpicklingError:
-        sys.exit(f"error: --resume {file}: this is not a checkpoint of plain values")
+        text = "this holds objects whose loading could run code; a checkpoint of these scripts holds none"
+        sys.exit(f"error: --resume {file}: {text}")
     keys = {"script", "args", "global_step", "returns", "parts"}
     if not isinstance(state, dict) or not keys <= state.keys():
         sys.exit(f"error: --resume {file}: this is not a checkpoint of these scripts")
@@ -806,7 +809,7 @@ def without_numpy(value, name):
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.ndarray):
-        sys.exit(f"error: part {name}: a checkpoint holds no numpy arrays; its state_dict() may return .tolist()")
+        sys.exit(f"error: part {name}: a checkpoint cannot hold numpy arrays; state_dict() may return .tolist()")
     return value
 
 
@@ -974,8 +977,8 @@ class Run:
             for update in range(self.updates_done + 1, self.num_updates + 1):
                 self.check_torch()
                 yield update  # here train() makes its rollout and its update
-                mean = np.mean(self.returns) if self.returns else math.nan
-                bar.set_postfix_str(f"return {mean:.4g}", refresh=False)
+                if self.returns:  # else no episode has ended yet
+                    bar.set_postfix_str(f"return {np.mean(self.returns):.4g}", refresh=False)
                 bar.update(self.batch_size)
                 due = self.args.save_every > 0 and update % self.args.save_every == 0
                 last = update == self.num_updates
@@ -1004,7 +1007,7 @@ class Run:
                 self.writer.add_scalar("charts/episodic_length", final_info["episode"]["l"][i], self.global_step)
 
     def log_update(self, scalars):
-        """Logs the scalars of an update; ends the run if one is not finite whose name ends with "loss" or "norm"."""
+        """Logs the scalars of an update; ends the run if one whose name ends with "loss" or "norm" is not finite."""
         self.episodes_in_update = 0
         seconds = time.monotonic() - self.start_time
         scalars["charts/SPS"] = (self.global_step - self.start_step) / seconds
@@ -1012,7 +1015,8 @@ class Run:
             self.writer.add_scalar(name, scalar, self.global_step)
             if name.endswith(("loss", "norm")) and not math.isfinite(scalar):
                 update = (self.global_step - self.first_step) // self.batch_size
-                sys.exit(f"error: {name} is {scalar:g} in update {update}")
+                hint = "a smaller --learning-rate may help; the last checkpoint is kept"
+                sys.exit(f"error: {name} is {scalar:g} in update {update}; {hint}")
 
     def save(self):
         """Writes a checkpoint, reads it back and renames it into place; keeps the newest two. Returns its state."""
@@ -1037,7 +1041,7 @@ class Run:
         except pickle.UnpicklingError as error:  # torch's message has many lines, and one says GLOBAL and the type
             found = " ".join(re.findall(r"GLOBAL (\S+)", str(error))) or error
             hint = "an option or a part has one that is not a number, a string, a tensor, or a list or dict of these"
-            sys.exit(f"error: a checkpoint holds no value of the type {found}; {hint}")
+            sys.exit(f"error: a checkpoint cannot hold a value of the type {found}; {hint}")
         os.replace(unfinished, self.folder / f"checkpoint_{self.global_step:012}.pt")
         for old in checkpoint_files(self.folder)[:-2]:
             old.unlink()
@@ -1065,7 +1069,7 @@ def signal_numbers():
 
 @contextlib.contextmanager
 def errors_with_tracebacks():
-    """Turns any error into a gym.error.Error, with the traceback as its text unless it was one of gymnasium before."""
+    """Turns any error into a gym.error.Error, whose text is the traceback; one of gymnasium's errors keeps its text."""
     try:
         yield
     except gym.error.Error as error:
@@ -1075,9 +1079,9 @@ def errors_with_tracebacks():
 
 
 class Worker(gym.Wrapper):
-    """An environment in a process of its own, whose signals, errors and processes it takes care of.
+    """Wraps an environment that has a process of its own: ignores signals there, and ends the processes it started.
 
-    It hands errors on as text, since the run would wait for ever for an error that cannot be sent to it."""
+    Errors are passed on as text, since the run would wait for ever for an error that cannot be sent to it."""
 
     def __init__(self, make):
         # False in the process of the run, where AsyncVectorEnv makes one environment to see its spaces.
@@ -1114,7 +1118,8 @@ def main(create_run=Run):
         sys.stdout = open(os.devnull, "w")
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")
-    # for modules beside a symbolic link to the script: Python has the folder of the link's target alone
+    # A script that is started through a symbolic link may import modules beside the link. Python itself adds only the
+    # folder of the link's target.
     sys.path.append(str(Path(__file__).parent))
     args = tyro.cli(Args, description=__doc__)
     if create_run is Run:  # a function of a script's own takes care of several processes itself

@@ -57,8 +57,8 @@ Seeds = Annotated[int | tuple[int, ...], tyro.conf.arg(aliases=["--seeds"])]
 
 @dataclasses.dataclass(frozen=True)
 class Args:
-    # Several values make several agents, one for each combination: seed, gamma, gae_lambda, learning_rate, clip_coef,
-    # ent_coef and vf_coef; several folders or checkpoints to resume make an agent of each.
+    # These options take several values, and each combination makes an agent: seed, gamma, gae_lambda, learning_rate,
+    # clip_coef, ent_coef and vf_coef. So does resume: each folder or checkpoint makes an agent.
     # run
     seed: Seeds = 1  # seed of torch; environment i gets seed + i; a resume adds its step to both
     exp_name: str = Path(__file__).stem  # name of the experiment, part of the run folder's name
@@ -181,7 +181,7 @@ def make_env(args, index, folder):
     record = args.capture_video and index == 0
     options = {"render_mode": "rgb_array"} if record else {}  # not every environment takes a render_mode
     env = gym.make(args.env_id, **options)
-    # once: with --async-envs, the run makes environment 0 as well as the first worker
+    # only in the process of the run: with --async-envs, the first worker makes environment 0 again
     if index == 0 and multiprocessing.parent_process() is None:
         warn_of_statistics(env)
     actions = env.action_space
@@ -278,7 +278,7 @@ class StackedLinear(nn.Module):
 
     def __init__(self, layers):
         super().__init__()
-        # [speed] Weights are [S, inputs, outputs], so that their gradients lie in memory as they do.
+        # [speed] Weights are [S, inputs, outputs]: the gradients of baddbmm have this layout, and need no copy.
         weights = torch.stack([layer.weight.detach().mT for layer in layers])
         biases = torch.stack([layer.bias.detach() for layer in layers]).unsqueeze(1)  # [S, 1, outputs]
         # a frozen parameter stays frozen
@@ -312,8 +312,9 @@ def stack(agents):
 def gae(rewards, values, dones, next_value, next_done, gamma, gae_lambda):
     """[core 5] Generalized advantage estimation in numpy: the advantages, float32 [M, N] (ppo2/runner.py).
 
-    rewards, values: float32 [M, N]; dones: bool [M, N], true where an episode ended in the step before t; dones[0]
-    is not used. next_value, next_done: float32 and bool [N], the same of the observation after the last step."""
+    rewards, values: float32 [M, N]; dones: bool [M, N]; dones[t] is true where an episode ended in step t - 1, and
+    dones[0] is not used. next_value, next_done: float32 and bool [N], the same of the observation after the last step.
+    gamma, gae_lambda: numbers, or [seeds 1] one for each column, [N]."""
     next_values = np.append(values[1:], [next_value], axis=0)
     next_dones = np.append(dones[1:], [next_done], axis=0)
     nonterminal = 1.0 - next_dones  # 0 where the next observation begins an episode
@@ -522,8 +523,8 @@ def join_options(args_of_agents, device):
 def draw_noise(args, envs, generators):
     """[seeds 1] The noise of a rollout, float32 [M, S, N, A].
 
-    On a CPU, that of an agent is what M calls of its own run would draw. On a GPU it is not: there one call for M steps
-    draws other numbers than M calls."""
+    On a CPU, an agent gets the numbers that its own run draws in M calls. On a GPU, one call for M steps draws other
+    numbers."""
     shape = (args.num_steps, args.num_envs, envs.single_action_space.n)
     noise = [torch.empty(shape, device=g.device).exponential_(generator=g) for g in generators]
     return torch.stack(noise, dim=1)
@@ -548,7 +549,7 @@ def train(args, run):
             sys.exit(f"error: {text}")
     num_agents = len(run.args_of_agents)
     if num_agents > 1 and args.target_kl is not None:
-        sys.exit("error: --target-kl ends the update of each agent at another epoch, so it needs a process of its own")
+        sys.exit("error: --target-kl may end the agents' updates at different epochs: it works with one agent only")
     # in a minibatch of one step, the normalized advantage would be 0
     if run.batch_size % args.num_minibatches or run.batch_size == args.num_minibatches:
         sys.exit(f"error: --num-minibatches must cut a rollout's {run.batch_size} steps into equal parts of 2 or more")
@@ -576,8 +577,9 @@ def train(args, run):
         take_step = torch.compile(gradient_step)
     # Pass here what a resume must restore: objects with load_state_dict() and state_dict(), whose keys must not change.
     # [seeds 1] one of each part for an agent
-    optimizers = [AdamOfAgent(optimizer, agent, k) for k, agent in enumerate(agents)]
-    run.start(device, agent=[*map(Cloned, agents)], optimizer=[*map(Cloned, optimizers)])
+    saved_agents = [Cloned(own_agent) for own_agent in agents]
+    saved_optimizers = [Cloned(AdamOfAgent(optimizer, own_agent, k)) for k, own_agent in enumerate(agents)]
+    run.start(device, agent=saved_agents, optimizer=saved_optimizers)
     # [seeds 1] the seed of each environment, and the discount of its agent, [S * N]
     seeds = [own.seed + run.global_step + i for own in run.args_of_agents for i in range(args.num_envs)]
     gamma = np.repeat([own.gamma for own in run.args_of_agents], args.num_envs)
@@ -615,7 +617,7 @@ def train(args, run):
                 next_obs, reward, terminated, truncated, infos = envs.step(action.flatten(0, 1).cpu().numpy().copy())
                 next_done = terminated | truncated
                 rewards[t] = reward
-                if args.bootstrap_truncated:  # returns end at a time limit, so the value beyond is added to the reward
+                if args.bootstrap_truncated:  # gae() ends returns at a time limit: the reward gets the value beyond
                     # [seeds 1] one by one, as each environment has its agent
                     for i in np.flatnonzero(truncated & ~terminated):
                         final_obs = torch.from_numpy(infos["final_obs"][i]).to(device).unsqueeze(0)
@@ -723,7 +725,8 @@ def load_checkpoint(path):
                 return state
         print(f"{file} is damaged")
         if file != path:  # a file that was named keeps its name
-            file.rename(file.with_suffix(".damaged"))
+            renamed = file.rename(file.with_suffix(".damaged"))
+            print(f"it is now {renamed}, and the checkpoint before it is tried")
     sys.exit(f"error: --resume {path}: there is no intact checkpoint")
 
 
@@ -736,7 +739,8 @@ def read_state(data, file):
             return None
         raise
     except pickle.UnpicklingError:
-        sys.exit(f"error: --resume {file}: this is not a checkpoint of plain values")
+        text = "this holds objects whose loading could run code; a checkpoint of these scripts holds none"
+        sys.exit(f"error: --resume {file}: {text}")
     keys = {"script", "args", "global_step", "returns", "parts"}
     if not isinstance(state, dict) or not keys <= state.keys():
         sys.exit(f"error: --resume {file}: this is not a checkpoint of these scripts")
@@ -810,7 +814,7 @@ def without_numpy(value, name):
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.ndarray):
-        sys.exit(f"error: part {name}: a checkpoint holds no numpy arrays; its state_dict() may return .tolist()")
+        sys.exit(f"error: part {name}: a checkpoint cannot hold numpy arrays; state_dict() may return .tolist()")
     return value
 
 
@@ -978,8 +982,8 @@ class Run:
             for update in range(self.updates_done + 1, self.num_updates + 1):
                 self.check_torch()
                 yield update  # here train() makes its rollout and its update
-                mean = np.mean(self.returns) if self.returns else math.nan
-                bar.set_postfix_str(f"return {mean:.4g}", refresh=False)
+                if self.returns:  # else no episode has ended yet
+                    bar.set_postfix_str(f"return {np.mean(self.returns):.4g}", refresh=False)
                 bar.update(self.batch_size)
                 due = self.args.save_every > 0 and update % self.args.save_every == 0
                 last = update == self.num_updates
@@ -1008,7 +1012,7 @@ class Run:
                 self.writer.add_scalar("charts/episodic_length", final_info["episode"]["l"][i], self.global_step)
 
     def log_update(self, scalars):
-        """Logs the scalars of an update; ends the run if one is not finite whose name ends with "loss" or "norm"."""
+        """Logs the scalars of an update; ends the run if one whose name ends with "loss" or "norm" is not finite."""
         self.episodes_in_update = 0
         seconds = time.monotonic() - self.start_time
         scalars["charts/SPS"] = (self.global_step - self.start_step) / seconds
@@ -1016,7 +1020,8 @@ class Run:
             self.writer.add_scalar(name, scalar, self.global_step)
             if name.endswith(("loss", "norm")) and not math.isfinite(scalar):
                 update = (self.global_step - self.first_step) // self.batch_size
-                sys.exit(f"error: {name} is {scalar:g} in update {update}")
+                hint = "a smaller --learning-rate may help; the last checkpoint is kept"
+                sys.exit(f"error: {name} is {scalar:g} in update {update}; {hint}")
 
     def save(self):
         """Writes a checkpoint, reads it back and renames it into place; keeps the newest two. Returns its state."""
@@ -1041,7 +1046,7 @@ class Run:
         except pickle.UnpicklingError as error:  # torch's message has many lines, and one says GLOBAL and the type
             found = " ".join(re.findall(r"GLOBAL (\S+)", str(error))) or error
             hint = "an option or a part has one that is not a number, a string, a tensor, or a list or dict of these"
-            sys.exit(f"error: a checkpoint holds no value of the type {found}; {hint}")
+            sys.exit(f"error: a checkpoint cannot hold a value of the type {found}; {hint}")
         os.replace(unfinished, self.folder / f"checkpoint_{self.global_step:012}.pt")
         for old in checkpoint_files(self.folder)[:-2]:
             old.unlink()
@@ -1069,7 +1074,7 @@ def signal_numbers():
 
 @contextlib.contextmanager
 def errors_with_tracebacks():
-    """Turns any error into a gym.error.Error, with the traceback as its text unless it was one of gymnasium before."""
+    """Turns any error into a gym.error.Error, whose text is the traceback; one of gymnasium's errors keeps its text."""
     try:
         yield
     except gym.error.Error as error:
@@ -1079,9 +1084,9 @@ def errors_with_tracebacks():
 
 
 class Worker(gym.Wrapper):
-    """An environment in a process of its own, whose signals, errors and processes it takes care of.
+    """Wraps an environment that has a process of its own: ignores signals there, and ends the processes it started.
 
-    It hands errors on as text, since the run would wait for ever for an error that cannot be sent to it."""
+    Errors are passed on as text, since the run would wait for ever for an error that cannot be sent to it."""
 
     def __init__(self, make):
         # False in the process of the run, where AsyncVectorEnv makes one environment to see its spaces.
@@ -1118,7 +1123,8 @@ def main(create_run=Run):
         sys.stdout = open(os.devnull, "w")
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")
-    # for modules beside a symbolic link to the script: Python has the folder of the link's target alone
+    # A script that is started through a symbolic link may import modules beside the link. Python itself adds only the
+    # folder of the link's target.
     sys.path.append(str(Path(__file__).parent))
     args = tyro.cli(Args, description=__doc__)
     if create_run is Run:  # a function of a script's own takes care of several processes itself
@@ -1139,8 +1145,8 @@ def main(create_run=Run):
 class Runs(Run):
     """[seeds 1] The runs of all agents, with one progress bar. Each has a folder, a log and checkpoints of its own.
 
-    Its attributes and methods are those of a Run that main() and train() use. It inherits stop() alone: the rest of a
-    Run, such as save(), is called of the agents' runs."""
+    It has the attributes and methods of a Run that main() and train() use. Of those that it inherits, only stop() is
+    called; others, such as save(), are called on the agents' runs."""
 
     def __init__(self, args):
         # without super().__init__(), which would prepare one more run
@@ -1238,7 +1244,7 @@ class Runs(Run):
             except SystemExit as error:  # with it the run of one agent would end the process
                 run.writer.flush()  # this is its last update, and the process may go on for hours
                 self.failed.append(run)
-                self.bar.write(f"{error}; {run.folder} ends here, the other agents go on", file=sys.stderr)
+                self.bar.write(f"{error}; {run.folder} ends here", file=sys.stderr)
         if not self.running():
             sys.exit("error: no agent is left")
 
@@ -1257,7 +1263,8 @@ def combinations(args):
             sys.exit(f"error: --{name.replace('_', '-')} needs values that differ from each other")
     several = [name for name in values if len(values[name]) > 1]
     if args.resume is not None and several not in ([], ["resume"]):
-        sys.exit("error: an agent that is resumed keeps its options; one value replaces those of all agents")
+        changed = " and ".join(f"--{name.replace('_', '-')}" for name in several if name != "resume")
+        sys.exit(f"error: with --resume, {changed} takes a single value, which then holds for all agents")
     if several and args.track:
         sys.exit("error: Weights & Biases takes one run of a process; --track needs a single agent")
     found = []
@@ -1278,9 +1285,11 @@ def check_same(run, first):
     of_first = shared_options(first)
     differing = [name for name in options if options[name] != of_first[name]]
     if differing:
-        sys.exit(f"error: {first.folder} and {run.folder} differ in {', '.join(differing)}")
+        hint = "an option on the command line holds for all agents"
+        sys.exit(f"error: {first.args.resume} and {run.args.resume} differ in {', '.join(differing)}; {hint}")
     if (run.global_step, run.first_step) != (first.global_step, first.first_step):
-        sys.exit(f"error: {first.folder} is at step {first.global_step}, {run.folder} at step {run.global_step}")
+        steps = f"{first.args.resume} is at step {first.global_step}, {run.args.resume} at step {run.global_step}"
+        sys.exit(f"error: {steps}")
 
 
 def check_steps(runs):
@@ -1293,8 +1302,8 @@ def check_steps(runs):
         counts.append(float(optimizer.get("steps", 0)))
     for run, count in zip(runs, counts, strict=True):
         if count != counts[0]:
-            text = f"{counts[0]:.0f} steps of Adam, {run.folder} {count:.0f}"
-            sys.exit(f"error: {runs[0].folder} has taken {text}: continue them in processes of their own")
+            text = f"{counts[0]:.0f} steps of Adam, {run.args.resume} {count:.0f}"
+            sys.exit(f"error: {runs[0].args.resume} has taken {text}: continue them in processes of their own")
 
 
 def print_table(args_of_agents):

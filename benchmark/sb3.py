@@ -142,15 +142,20 @@ SETTINGS = {
 def parse_args():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("env_id", choices=SETTINGS)
-    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--steps", type=int, required=True, help="the most steps to take, over all environments")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--score", type=float, help="the mean return that ends training")
-    parser.add_argument("--library", choices=["sb3", "sbx"], default="sb3")
-    return parser.parse_args()
+    parser.add_argument("--library", choices=["sb3", "sbx"], default="sb3", help="the program that trains")
+    args = parser.parse_args()
+    if args.library == "sbx" and args.score is None:
+        parser.error("--library sbx needs --score: the table of games has Stable-Baselines3 alone")
+    return args
 
 
 class UntilScore(BaseCallback):
-    """Ends training when the mean return of the last 100 episodes reaches a score; looks at it after each rollout."""
+    """Ends training when the mean return of the last 100 episodes reaches a score; looks at it after each rollout.
+
+    Training then ends after the update of that rollout and one more step, as only a step can end it."""
 
     def __init__(self, score):
         super().__init__()
@@ -190,11 +195,8 @@ def main():
     num_envs = settings.pop("n_envs")
     normalize = settings.pop("normalize", False)
     envs = make_vec_env(args.env_id, num_envs, args.seed)
-    games = make_vec_env(args.env_id, 100, 1_000_000 + 1000 * args.seed)  # each plays one game
     if normalize:
         envs = VecNormalize(envs, gamma=settings.get("gamma", 0.99))
-        games = VecNormalize(games, training=False, norm_reward=False)
-        games.obs_rms = envs.obs_rms
     model = algorithm("MlpPolicy", envs, seed=args.seed, device="cpu", **settings)
     if args.score is not None:
         train_to_score(model, args)
@@ -204,6 +206,10 @@ def main():
     model.learn(args.steps)
     seconds = time.process_time() - start
 
+    games = make_vec_env(args.env_id, 100, 1_000_000 + 1000 * args.seed)  # each plays one game, with unseen seeds
+    if normalize:
+        games = VecNormalize(games, training=False, norm_reward=False)
+        games.obs_rms = envs.obs_rms
     returns, _ = evaluate_policy(model, games, n_eval_episodes=100, deterministic=True, return_episode_rewards=True)
     row = {
         "task": args.env_id,

@@ -53,7 +53,8 @@ class ImageAndVector(gym.Env):
         return self.observe(), {}
 
     def step(self, action):
-        reward, self.steps = float(action == self.answer), self.steps + 1
+        reward = float(action == self.answer)  # observe() sets the next answer
+        self.steps += 1
         return self.observe(), reward, False, self.steps == 16, {}
 
     def render(self):
@@ -124,7 +125,8 @@ class TicTacToe:
         board[self.marks[0] == 1] = (59, 125, 216)
         board[self.marks[1] == 1] = (208, 64, 48)
         image = board.reshape(3, 3, 3).repeat(64, axis=0).repeat(64, axis=1)
-        image[::64] = image[:, ::64] = 0
+        image[::64] = 0  # the lines of the board
+        image[:, ::64] = 0
         return image
 
     def close(self):

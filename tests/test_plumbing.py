@@ -300,7 +300,7 @@ class ArgsWithFolder(ppo.Args):
 
 def test_an_option_that_cannot_be_saved_is_one_line(tmp_path):
     """It names the type: a path is no plain value."""
-    line = "^error: a checkpoint holds no value of the type [a-z_.]*PosixPath; an option or a part [^\n]*$"
+    line = "^error: a checkpoint cannot hold a value of the type [a-z_.]*PosixPath; an option or a part [^\n]*$"
     with patched((ppo, "Args", ArgsWithFolder)), pytest.raises(SystemExit, match=line):
         train(CLOCK, tmp_path)
 
@@ -398,7 +398,7 @@ class Broken(Clock):
 
 def test_a_loss_that_is_not_finite_ends_the_run(tmp_path):
     options = "--num-envs 2 --num-steps 32 --total-timesteps 512 --save-every 1 --num-minibatches 1 --update-epochs 1"
-    with pytest.raises(SystemExit, match="^error: losses/.* is nan in update 4$"):
+    with pytest.raises(SystemExit, match="^error: losses/.* is nan in update 4; a smaller --learning-rate may help; the last checkpoint is kept$"):
         train(options, tmp_path, Broken)
     state = checkpoint(run_files.newest_run(tmp_path))
     assert state["global_step"] == 3 * 64

@@ -143,7 +143,7 @@ def test_an_agent_of_continuous_actions_fails_alone(with_recipe, capsys, float64
         train_agents(f"{options} --learning-rate 1e300 1e-3", tmp_path, with_recipe("with/seeds-continuous"))
     assert len(seen) == 256 and all(seen)
     [failed, other] = sorted((tmp_path / "runs").iterdir(), key=lambda folder: "1e+300" not in folder.name)
-    assert f"in update 1; {failed.relative_to(tmp_path)} ends here" in capsys.readouterr().err
+    assert f"the last checkpoint is kept; {failed.relative_to(tmp_path)} ends here" in capsys.readouterr().err
     assert_same_runs([other], options, tmp_path, 1e-9, CONTINUOUS)
 
 
@@ -286,7 +286,7 @@ def test_an_agent_that_fails_ends_alone_and_is_named(capsys, float64, tmp_path):
     folders = sorted((tmp_path / "runs").iterdir())
     [failed] = [folder for folder in folders if "1e+300" in folder.name]
     errors = capsys.readouterr().err
-    assert f"in update 1; {failed.relative_to(tmp_path)} ends here" in errors and errors.count("ends here") == 1
+    assert f"the last checkpoint is kept; {failed.relative_to(tmp_path)} ends here" in errors and errors.count("ends here") == 1
     assert checkpoint(failed)["global_step"] == 0
     [(step, loss)] = scalars(failed)["losses/policy_loss"]
     assert step == 64 and not math.isfinite(loss)
@@ -357,9 +357,9 @@ def test_the_names_of_folders_differ_even_where_options_do_not_fit(tmp_path):
         ("--seeds 1 1", "--seed needs values that differ"),
         ("--seeds", "--seed needs a value"),
         ("--seeds 1 2 --track", "--track needs a single agent"),
-        ("--seeds 1 2 --target-kl 0.01", "--target-kl ends the update of each agent at another epoch"),
+        ("--seeds 1 2 --target-kl 0.01", "--target-kl may end the agents' updates at different epochs"),
         ("--gamma 0.9 1.1", "--gamma and --gae-lambda must be in"),
-        ("--resume a b --seeds 1 2", "an agent that is resumed keeps its options"),
+        ("--resume a b --seeds 1 2", "with --resume, --seed takes a single value"),
     ],
 )
 def test_options_that_cannot_be(options, error, tmp_path):
