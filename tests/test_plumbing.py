@@ -398,7 +398,7 @@ class Broken(Clock):
 
 def test_a_loss_that_is_not_finite_ends_the_run(tmp_path):
     options = "--num-envs 2 --num-steps 32 --total-timesteps 512 --save-every 1 --num-minibatches 1 --update-epochs 1"
-    with pytest.raises(SystemExit, match="^error: losses/.* is nan in update 4; a smaller --learning-rate may help; the last checkpoint is kept$"):
+    with pytest.raises(SystemExit, match="^error: losses/.* is nan in update 4; a smaller --learning-rate"):
         train(options, tmp_path, Broken)
     state = checkpoint(run_files.newest_run(tmp_path))
     assert state["global_step"] == 3 * 64
