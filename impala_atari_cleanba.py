@@ -10,9 +10,10 @@
 
     python impala_atari_cleanba.py --env-id Breakout-v5 --actor-threads 2
 
-Each rollout is used once; importance ratios correct for the agent that made it, which is one update older.
+Each rollout is used once. Importance ratios correct for the older agent that made it: after the first update it is one
+update older, unless --no-concurrency is given. The algorithm ends with the function learn().
 
-Marks such as [core 5]: docs/details.md; paths such as common/models.py: openai/baselines. IMPALA ends with `learn`.
+Marks such as [core 5] refer to docs/details.md, paths such as common/models.py to openai/baselines.
 """
 
 import atexit
@@ -56,7 +57,7 @@ try:
 except ImportError as error:
     sys.exit(f'error: {error}; this installs what is missing: pip install -c constraints.txt ".[envpool]"')
 if "__file__" not in globals():
-    sys.exit("error: a run copies its script, so this text must be a file: in a notebook, use %%writefile")
+    sys.exit("error: a run copies its script, so save this text as a file: in a notebook, %%writefile my_ppo.py")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +69,7 @@ class Args:
     cuda: bool = True  # use a GPU if there is one
     tf32: bool = False  # allow TF32 on the GPU: faster, with a 10-bit mantissa
     bf16: bool = False  # compute the network up to its heads in bfloat16; slow where the hardware does not support it
-    threads: int = torch.get_num_threads()  # number of CPU threads for torch
+    threads: int = torch.get_num_threads()  # number of CPU threads for torch, for the learner and again for each actor
     compile: bool = False  # compile the gradient step: slow start, faster updates; on a CPU it needs a C++ compiler
     track: bool = False  # also log to Weights & Biases, which is configured by WANDB_MODE, WANDB_PROJECT, ...
     capture_video: bool = False  # record videos of environment 0, as the agent sees it, in the run's folder
@@ -83,7 +84,7 @@ class Args:
     env_id: str = "Breakout-v5"  # a game of EnvPool, <Game>-v5
     num_envs: int = 128  # number of parallel environments over all ranks and actor threads, N [cleanba 1]
     frame_stack: int = 4  # number of frames in an observation [atari 7]
-    machado: bool = False  # protocol of Machado et al. (2018): sticky actions, all 18 actions, episodes of all lives
+    machado: bool = False  # protocol of Machado et al. (2018): sticky actions, all 18 actions, episodes of whole games
     # rollout
     total_timesteps: int = 50_000_000  # number of steps (4 frames each) in total, over all environments [atari 2]
     num_steps: int = 20  # steps of each environment in a rollout, M
@@ -123,7 +124,7 @@ class EnvPool(gym.vector.VectorEnv):
         frames, _ = self.pool.reset()
         self.scores = np.zeros(self.num_envs)
         self.lengths = np.zeros(self.num_envs, dtype=int)
-        # [atari 7] the newest frames, oldest first, uint8 [frames, N, 84, 84], black before an episode's first
+        # [atari 7] the newest frames, oldest first, uint8 [frames, N, 84, 84]; black ones precede an episode's first
         self.frames = np.zeros((self.single_observation_space.shape[-1], *frames[:, 0].shape), dtype=np.uint8)
         self.frames[-1] = frames[:, 0]
         return np.stack(self.frames, axis=-1), {}
@@ -243,11 +244,13 @@ def impala_cnn(channels):
     layers = []
     size = 84
     for inputs, depth in ((channels, 16), (16, 32), (32, 32)):
-        first, a, b, c, d = (nn.Conv2d(i, depth, 3, padding=1) for i in (inputs, depth, depth, depth, depth))
-        layers.append(first)
-        layers.append(nn.MaxPool2d(3, stride=2, padding=size % 2, ceil_mode=True))  # TensorFlow's SAME padding
-        layers.append(Residual(nn.ReLU(), a, nn.ReLU(), b))
-        layers.append(Residual(nn.ReLU(), c, nn.ReLU(), d))
+        layers.append(nn.Conv2d(inputs, depth, 3, padding=1))
+        # pads as TensorFlow's SAME: all sides if the size is odd, else the bottom and right only
+        layers.append(nn.MaxPool2d(3, stride=2, padding=size % 2, ceil_mode=True))
+        for _ in range(2):
+            first = nn.Conv2d(depth, depth, 3, padding=1)
+            second = nn.Conv2d(depth, depth, 3, padding=1)
+            layers.append(Residual(nn.ReLU(), first, nn.ReLU(), second))
         size = (size + 1) // 2
     for layer in layers:
         for conv in layer.modules():
@@ -282,9 +285,10 @@ def vtrace(rewards, values, dones, ratios, gamma):
     """[impala 1] [impala 2] V-trace: the targets of the values and the advantages, [M, B] (Espeholt et al., 2018).
 
     rewards: float [M, B]; ratios: likewise, an action's probability under the agent / under the policy that acted;
-    values: float [M + 1, B]; dones: bool [M + 1, B], true where obs[t] begins an episode."""
+    values: float [M + 1, B]; dones: bool [M + 1, B]; dones[t] is true where an episode ended in step t - 1, and
+    dones[0] is not used."""
     discounts = gamma * (1.0 - dones[1:].to(values))  # 0 where the next observation begins an episode
-    ratios = ratios.clamp(max=1.0)
+    ratios = ratios.clamp(max=1.0)  # the paper's rho and c, both cut at 1; its lambda is 1
     deltas = ratios * (rewards + discounts * values[1:] - values[:-1])
     errors = torch.zeros_like(rewards)
     error = 0.0
@@ -305,8 +309,10 @@ def impala_loss(agent, minibatch, args):
     dones = minibatch["dones"]
     all_obs = torch.cat([minibatch["obs"], minibatch["next_obs"]])
     policy, values, *_ = agent(all_obs.flatten(0, 1))
-    policy = Categorical(policy.logits.view(*dones.shape, -1)[:-1])
-    values = values.view(dones.shape)
+    steps_and_one, batch_size = dones.shape
+    logits = policy.logits.view(steps_and_one, batch_size, -1)
+    policy = Categorical(logits[:-1])  # no action follows the last observation
+    values = values.view(steps_and_one, batch_size)
     logprobs = policy.log_prob(minibatch["actions"])
     with torch.no_grad():
         logratio = logprobs - minibatch["logprobs"]
@@ -410,7 +416,7 @@ def ended_episodes(infos):
 
 
 def joined_episodes(ends):
-    """[aux 2] The infos of a step in which the episodes of several `ended_episodes` ended."""
+    """[aux 2] Infos for Run.log_step(), with the episodes of several results of ended_episodes(), in their order."""
     returns = np.concatenate([part_of_returns for part_of_returns, _ in ends])
     lengths = np.concatenate([part_of_lengths for _, part_of_lengths in ends])
     ended = np.full(len(returns), True)
@@ -422,11 +428,12 @@ def gradient_step(agent, optimizer, minibatch, args):
     loss, stats = impala_loss(agent, minibatch, args)  # [impala 3]
     parameters = list(optimizer.parameters.values())
     gradients = torch.autograd.grad(loss, parameters, materialize_grads=True)  # zeros for what the loss does not use
-    # [impala 6] the gradient is a sum over all steps, the logged scalars are means
-    sum_over_ranks([*gradients, *stats.values()], share=1.0)
-    num_steps = minibatch["actions"].numel() * (dist.get_world_size() if dist.is_initialized() else 1)
-    stats = {name: total / num_steps for name, total in stats.items()}
     gradient = torch.cat([part.flatten() for part in gradients])  # one vector, for which a step takes fewer calls
+    # [impala 6] the gradient is a sum over the steps of all ranks, the logged scalars are means
+    sum_over_ranks([gradient, *stats.values()], share=1.0)
+    ranks = dist.get_world_size() if dist.is_initialized() else 1
+    steps_of_all_ranks = minibatch["actions"].numel() * ranks
+    stats = {name: total / steps_of_all_ranks for name, total in stats.items()}
 
     # [core 11] global gradient clipping
     stats["grad_norm"] = gradient.norm()
@@ -452,6 +459,19 @@ def keep_freed_memory():
         mallopt(M_TRIM_THRESHOLD, 2**31 - 1)  # and the end of the heap does not go back either
 
 
+def find_actor_device(args, device):
+    """[cleanba 1] The device of the actors, which must exist; cuda:K is the K-th GPU after the learner's."""
+    name = args.actor_device or device.type
+    if name == "cpu":
+        return torch.device("cpu")
+    ranks_here = int(os.environ["LOCAL_WORLD_SIZE"]) if dist.is_initialized() else 1
+    gpus = max(torch.cuda.device_count() // ranks_here, 1) if torch.cuda.is_available() else 0  # of this rank
+    parts = re.fullmatch(r"cuda(?::(\d+))?", name)
+    if parts is None or int(parts[1] or 0) >= gpus:
+        sys.exit(f"error: --actor-device {name}: this process has cpu, and {gpus} GPUs from cuda:0 on")
+    return torch.device("cuda", torch.cuda.current_device() + int(parts[1] or 0))
+
+
 def train(args, run):
     """Trains an agent and returns it; `run` holds the run's folder, log, progress bar and checkpoints."""
     if not (0 <= args.gamma <= 1 and args.max_grad_norm > 0):  # [impala 1]
@@ -464,16 +484,15 @@ def train(args, run):
     rank = dist.get_rank() if dist.is_initialized() else 0
     ranks = dist.get_world_size() if dist.is_initialized() else 1
     if args.num_envs % (ranks * args.actor_threads):
-        sys.exit(f"error: --num-envs {args.num_envs} is not a multiple of {ranks} ranks x {args.actor_threads} threads")
+        text = f"{ranks} processes of torchrun x {args.actor_threads} of --actor-threads"
+        sys.exit(f"error: --num-envs {args.num_envs} is not a multiple of {text}")
     # [cleanba 1] from here on, N and args.num_envs are those of one thread; run.batch_size counts the steps of all
     args = dataclasses.replace(args, num_envs=args.num_envs // (ranks * args.actor_threads))
     if args.num_envs % args.num_minibatches:  # [impala 4]
-        sys.exit(f"error: {args.num_envs} environments a thread do not divide into {args.num_minibatches} minibatches")
+        text = f"{args.num_envs} environments, not a multiple of --num-minibatches {args.num_minibatches}"
+        sys.exit(f"error: --num-envs gives each actor {text}")
     device = torch.device("cuda" if args.cuda and torch.cuda.is_available() else "cpu")
-    actor_device = torch.device(args.actor_device or device)  # [cleanba 1]
-    if actor_device.type == "cuda":  # [cleanba 1] cuda:1 is the GPU after the learner's
-        actor_device = torch.device("cuda", torch.cuda.current_device() + (actor_device.index or 0))
-    torch.set_num_threads(1)  # a process that is forked while torch has more threads may hang
+    actor_device = find_actor_device(args, device)  # [cleanba 1]
     envs = []  # [cleanba 1]
     for i in range(args.actor_threads):  # [cleanba 1] only the first thread of rank 0 records videos
         capture_video = args.capture_video and rank == 0 and i == 0
@@ -486,7 +505,8 @@ def train(args, run):
     if args.compile:
         torch._dynamo.config.trace_autograd_ops = True  # compiles torch.autograd.grad as well
         take_step = torch.compile(gradient_step)
-    # Pass here what a resume must restore: objects with load_state_dict() and state_dict(), whose keys must not change.
+    # Pass here, by name, what a resume must restore: objects with state_dict() and load_state_dict(). A run that is
+    # resumed must have the same names, and the same keys in each state_dict().
     run.start(device, agent=agent, optimizer=optimizer)
     # The noise of actions and the permutations have a generator of their own, as an environment may seed torch's.
     # [aux 2] All ranks must draw the same numbers, so they take the seed of rank 0.
@@ -507,7 +527,8 @@ def train(args, run):
             executor = ThreadPoolExecutor(1, f"actor-{i}", set_device, (actor_device,))
             stack.callback(envs[i].close)
             stack.callback(executor.shutdown, cancel_futures=True)
-            submits.append(partial(executor.submit, rollouts.send))  # [cleanba 2]
+            # [cleanba 2] send(agent) runs make_rollouts() in the actor's thread until it yields the next rollout
+            submits.append(partial(executor.submit, rollouts.send))
         return learn(args, run, device, agent, optimizer, take_step, generator, submits, actor_device, rank, ranks)
 
 
@@ -528,10 +549,12 @@ def make_rollouts(args, envs, seed, device, generator, rank, ranks):
         rewards = np.zeros((args.num_steps, args.num_envs), dtype=np.float32)
         dones = np.zeros((args.num_steps, args.num_envs), dtype=bool)
         ends = []  # [cleanba 3] for each step, the returns and the lengths of the episodes that ended
+        # [speed] With --bf16, the agent casts its weights to bfloat16 in an autocast block, and torch keeps the results
+        # until the outermost such block ends. This block casts nothing itself: it keeps them for the whole rollout.
         with torch.no_grad(), torch.autocast(device.type, enabled=False), backend.stream(stream):  # [cleanba 6]
             for t in range(args.num_steps):
                 obs = torch.from_numpy(next_obs).to(device)  # needs no copy: each step() returns a new array
-                policy, *_ = agent(obs)  # [impala 3] only the learner uses values
+                policy, *_ = agent(obs)  # [impala 3] the learner computes the values
                 action = policy.sample(generator, rank, ranks)  # [aux 2]
                 step = dict(obs=obs, actions=action, logprobs=policy.log_prob(action))  # [impala 3]
                 steps.append(step)
@@ -540,7 +563,8 @@ def make_rollouts(args, envs, seed, device, generator, rank, ranks):
                 next_obs, reward, terminated, truncated, infos = envs.step(action.cpu().numpy().copy())
                 next_done = terminated | truncated
                 rewards[t] = reward
-                if args.bootstrap_truncated:  # gae() ends returns at a time limit: the reward gets the value beyond
+                if args.bootstrap_truncated:
+                    # vtrace() takes a time limit for an end: gamma * V(last observation) in the reward makes up for it
                     cut = truncated & ~terminated
                     if cut.any():
                         final_obs = torch.from_numpy(np.stack(infos["final_obs"][cut])).to(device)
@@ -548,9 +572,10 @@ def make_rollouts(args, envs, seed, device, generator, rank, ranks):
                         rewards[t, cut] += args.gamma * final_value.cpu().numpy()
                 ends.append(ended_episodes(infos))  # [cleanba 3]
 
-        # [impala 3] the learner computes values, also of the next observation
-        rollout = {name: torch.stack([step[name] for step in steps]) for name in steps[0]}  # each [M, N, ...]
-        rollout["logprobs"].cpu()  # waits until a GPU has computed the columns
+            # [impala 3] the learner computes values, also of the next observation
+            rollout = {name: torch.stack([step[name] for step in steps]) for name in steps[0]}  # each [M, N, ...]
+            rollout["logprobs"].cpu()  # [impala 3] waits for this stream, as the learner uses the columns on another
+        # [impala 3] the learner computes the targets
         rollout["next_obs"] = torch.from_numpy(next_obs).to(device)[None]
         rollout["rewards"] = torch.from_numpy(rewards).to(device)
         rollout["dones"] = torch.from_numpy(np.append(dones, [next_done], axis=0)).to(device)
@@ -564,11 +589,12 @@ def learn(args, run, device, agent, optimizer, take_step, generator, submits, ac
         # [core 4] [impala 5] annealing of the learning rate
         remaining = 1.0 - (update - 1.0) / run.num_updates  # from 1 to 1 / num_updates
         learning_rate = args.learning_rate * (remaining if args.anneal_lr else 1.0)
-        annealed_args = dataclasses.replace(args, learning_rate=learning_rate)  # [impala 3] nothing is clipped
+        annealed_args = dataclasses.replace(args, learning_rate=learning_rate)  # [impala 3] no clip range
         if args.compile:
             annealed_args = floats_as_tensors(annealed_args)
 
-        # [cleanba 6] a copy per actor: the learner changes its agent in place, and threads share autocast's cache
+        # [cleanba 6] a copy for each actor: the learner changes its agent in place, and with --bf16 actors that share
+        # weights would share their casts, which the stream of another actor may not have computed yet
         snapshots = [copy.deepcopy(agent).to(actor_device) for _ in submits]
         torch.get_device_module(actor_device).synchronize(actor_device)
         # [cleanba 4] with overlap, two rollouts are pending, except in the last update
@@ -1149,7 +1175,7 @@ class RankRun(Run):
         self.global_step, self.returns = from_rank_0((self.global_step, self.returns))
 
     def log_episodes(self, ends_of_ranks):
-        """Logs the episodes that ended since the last update, step by step, in the order of the environments."""
+        """Logs the episodes that ended since the last update, step by step, and of each step rank by rank."""
         for ends_of_step in zip(*ends_of_ranks, strict=True):
             super().log_step(joined_episodes(ends_of_step))
 

@@ -57,7 +57,7 @@ try:
 except ImportError as error:
     sys.exit(f'error: {error}; this installs what is missing: pip install -c constraints.txt ".[envpool]"')
 if "__file__" not in globals():
-    sys.exit("error: a run copies its script, so this text must be a file: in a notebook, use %%writefile")
+    sys.exit("error: a run copies its script, so save this text as a file: in a notebook, %%writefile my_ppo.py")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Args:
     cuda: bool = True  # use a GPU if there is one
     tf32: bool = False  # allow TF32 on the GPU: faster, with a 10-bit mantissa
     bf16: bool = False  # compute the network up to its heads in bfloat16; slow where the hardware does not support it
-    threads: int = torch.get_num_threads()  # number of CPU threads for torch
+    threads: int = torch.get_num_threads()  # number of CPU threads for torch, for the learner and again for each actor
     compile: bool = False  # compile the gradient step: slow start, faster updates; on a CPU it needs a C++ compiler
     track: bool = False  # also log to Weights & Biases, which is configured by WANDB_MODE, WANDB_PROJECT, ...
     capture_video: bool = False  # record videos of environment 0, as the agent sees it, in the run's folder
@@ -84,7 +84,7 @@ class Args:
     env_id: str = "Breakout-v5"  # a game of EnvPool, <Game>-v5
     num_envs: int = 8  # number of parallel environments over all ranks and actor threads, N [cleanba 1]
     frame_stack: int = 4  # number of frames in an observation [atari 7]
-    machado: bool = False  # protocol of Machado et al. (2018): sticky actions, all 18 actions, episodes of all lives
+    machado: bool = False  # protocol of Machado et al. (2018): sticky actions, all 18 actions, episodes of whole games
     # rollout
     total_timesteps: int = 10_000_000  # number of steps (4 frames each) in total, over all environments [atari 2]
     num_steps: int = 128  # steps of each environment in a rollout, M
@@ -129,7 +129,7 @@ class EnvPool(gym.vector.VectorEnv):
         frames, _ = self.pool.reset()
         self.scores = np.zeros(self.num_envs)
         self.lengths = np.zeros(self.num_envs, dtype=int)
-        # [atari 7] the newest frames, oldest first, uint8 [frames, N, 84, 84], black before an episode's first
+        # [atari 7] the newest frames, oldest first, uint8 [frames, N, 84, 84]; black ones precede an episode's first
         self.frames = np.zeros((self.single_observation_space.shape[-1], *frames[:, 0].shape), dtype=np.uint8)
         self.frames[-1] = frames[:, 0]
         return np.stack(self.frames, axis=-1), {}
@@ -249,11 +249,13 @@ def impala_cnn(channels):
     layers = []
     size = 84
     for inputs, depth in ((channels, 16), (16, 32), (32, 32)):
-        first, a, b, c, d = (nn.Conv2d(i, depth, 3, padding=1) for i in (inputs, depth, depth, depth, depth))
-        layers.append(first)
-        layers.append(nn.MaxPool2d(3, stride=2, padding=size % 2, ceil_mode=True))  # TensorFlow's SAME padding
-        layers.append(Residual(nn.ReLU(), a, nn.ReLU(), b))
-        layers.append(Residual(nn.ReLU(), c, nn.ReLU(), d))
+        layers.append(nn.Conv2d(inputs, depth, 3, padding=1))
+        # pads as TensorFlow's SAME: all sides if the size is odd, else the bottom and right only
+        layers.append(nn.MaxPool2d(3, stride=2, padding=size % 2, ceil_mode=True))
+        for _ in range(2):
+            first = nn.Conv2d(depth, depth, 3, padding=1)
+            second = nn.Conv2d(depth, depth, 3, padding=1)
+            layers.append(Residual(nn.ReLU(), first, nn.ReLU(), second))
         size = (size + 1) // 2
     for layer in layers:
         for conv in layer.modules():
@@ -438,7 +440,7 @@ def ended_episodes(infos):
 
 
 def joined_episodes(ends):
-    """[aux 2] The infos of a step in which the episodes of several `ended_episodes` ended."""
+    """[aux 2] Infos for Run.log_step(), with the episodes of several results of ended_episodes(), in their order."""
     returns = np.concatenate([part_of_returns for part_of_returns, _ in ends])
     lengths = np.concatenate([part_of_lengths for _, part_of_lengths in ends])
     ended = np.full(len(returns), True)
@@ -450,9 +452,9 @@ def gradient_step(agent, optimizer, minibatch, args):
     loss, stats = ppo_loss(agent, minibatch, args)
     parameters = list(optimizer.parameters.values())
     gradients = torch.autograd.grad(loss, parameters, materialize_grads=True)  # zeros for what the loss does not use
-    share = len(minibatch["obs"]) / len(minibatch["all_advantages"])
-    sum_over_ranks([*gradients, *stats.values()], share)  # [aux 2]
     gradient = torch.cat([part.flatten() for part in gradients])  # one vector, for which a step takes fewer calls
+    share = len(minibatch["obs"]) / len(minibatch["all_advantages"])
+    sum_over_ranks([gradient, *stats.values()], share)  # [aux 2]
 
     # [core 11] global gradient clipping
     stats["grad_norm"] = gradient.norm()
@@ -478,6 +480,19 @@ def keep_freed_memory():
         mallopt(M_TRIM_THRESHOLD, 2**31 - 1)  # and the end of the heap does not go back either
 
 
+def find_actor_device(args, device):
+    """[cleanba 1] The device of the actors, which must exist; cuda:K is the K-th GPU after the learner's."""
+    name = args.actor_device or device.type
+    if name == "cpu":
+        return torch.device("cpu")
+    ranks_here = int(os.environ["LOCAL_WORLD_SIZE"]) if dist.is_initialized() else 1
+    gpus = max(torch.cuda.device_count() // ranks_here, 1) if torch.cuda.is_available() else 0  # of this rank
+    parts = re.fullmatch(r"cuda(?::(\d+))?", name)
+    if parts is None or int(parts[1] or 0) >= gpus:
+        sys.exit(f"error: --actor-device {name}: this process has cpu, and {gpus} GPUs from cuda:0 on")
+    return torch.device("cuda", torch.cuda.current_device() + int(parts[1] or 0))
+
+
 def train(args, run):
     """Trains an agent and returns it; `run` holds the run's folder, log, progress bar and checkpoints."""
     if not (0 <= args.gamma <= 1 and 0 <= args.gae_lambda <= 1 and args.clip_coef >= 0 and args.max_grad_norm > 0):
@@ -493,14 +508,12 @@ def train(args, run):
     rank = dist.get_rank() if dist.is_initialized() else 0
     ranks = dist.get_world_size() if dist.is_initialized() else 1
     if args.num_envs % (ranks * args.actor_threads):
-        sys.exit(f"error: --num-envs {args.num_envs} is not a multiple of {ranks} ranks x {args.actor_threads} threads")
+        text = f"{ranks} processes of torchrun x {args.actor_threads} of --actor-threads"
+        sys.exit(f"error: --num-envs {args.num_envs} is not a multiple of {text}")
     # [cleanba 1] from here on, N and args.num_envs are those of one thread; run.batch_size counts the steps of all
     args = dataclasses.replace(args, num_envs=args.num_envs // (ranks * args.actor_threads))
     device = torch.device("cuda" if args.cuda and torch.cuda.is_available() else "cpu")
-    actor_device = torch.device(args.actor_device or device)  # [cleanba 1]
-    if actor_device.type == "cuda":  # [cleanba 1] cuda:1 is the GPU after the learner's
-        actor_device = torch.device("cuda", torch.cuda.current_device() + (actor_device.index or 0))
-    torch.set_num_threads(1)  # a process that is forked while torch has more threads may hang
+    actor_device = find_actor_device(args, device)  # [cleanba 1]
     envs = []  # [cleanba 1]
     for i in range(args.actor_threads):  # [cleanba 1] only the first thread of rank 0 records videos
         capture_video = args.capture_video and rank == 0 and i == 0
@@ -513,7 +526,8 @@ def train(args, run):
     if args.compile:
         torch._dynamo.config.trace_autograd_ops = True  # compiles torch.autograd.grad as well
         take_step = torch.compile(gradient_step)
-    # Pass here what a resume must restore: objects with load_state_dict() and state_dict(), whose keys must not change.
+    # Pass here, by name, what a resume must restore: objects with state_dict() and load_state_dict(). A run that is
+    # resumed must have the same names, and the same keys in each state_dict().
     run.start(device, agent=agent, optimizer=optimizer)
     # The noise of actions and the permutations have a generator of their own, as an environment may seed torch's.
     # [aux 2] All ranks must draw the same numbers, so they take the seed of rank 0.
@@ -534,7 +548,8 @@ def train(args, run):
             executor = ThreadPoolExecutor(1, f"actor-{i}", set_device, (actor_device,))
             stack.callback(envs[i].close)
             stack.callback(executor.shutdown, cancel_futures=True)
-            submits.append(partial(executor.submit, rollouts.send))  # [cleanba 2]
+            # [cleanba 2] send(agent) runs make_rollouts() in the actor's thread until it yields the next rollout
+            submits.append(partial(executor.submit, rollouts.send))
         return learn(args, run, device, agent, optimizer, take_step, generator, submits, actor_device, rank, ranks)
 
 
@@ -555,6 +570,8 @@ def make_rollouts(args, envs, seed, device, generator, rank, ranks):
         rewards = np.zeros((args.num_steps, args.num_envs), dtype=np.float32)
         dones = np.zeros((args.num_steps, args.num_envs), dtype=bool)
         ends = []  # [cleanba 3] for each step, the returns and the lengths of the episodes that ended
+        # [speed] With --bf16, the agent casts its weights to bfloat16 in an autocast block, and torch keeps the results
+        # until the outermost such block ends. This block casts nothing itself: it keeps them for the whole rollout.
         with torch.no_grad(), torch.autocast(device.type, enabled=False), backend.stream(stream):  # [cleanba 6]
             for t in range(args.num_steps):
                 obs = torch.from_numpy(next_obs).to(device)  # needs no copy: each step() returns a new array
@@ -568,7 +585,8 @@ def make_rollouts(args, envs, seed, device, generator, rank, ranks):
                 next_obs, reward, terminated, truncated, infos = envs.step(action.cpu().numpy().copy())
                 next_done = terminated | truncated
                 rewards[t] = reward
-                if args.bootstrap_truncated:  # gae() ends returns at a time limit: the reward gets the value beyond
+                if args.bootstrap_truncated:
+                    # gae() takes a time limit for an end: gamma * V(last observation) in the reward makes up for it
                     cut = truncated & ~terminated
                     if cut.any():
                         final_obs = torch.from_numpy(np.stack(infos["final_obs"][cut])).to(device)
@@ -607,7 +625,8 @@ def learn(args, run, device, agent, optimizer, take_step, generator, submits, ac
         if args.compile:
             annealed_args = floats_as_tensors(annealed_args)
 
-        # [cleanba 6] a copy per actor: the learner changes its agent in place, and threads share autocast's cache
+        # [cleanba 6] a copy for each actor: the learner changes its agent in place, and with --bf16 actors that share
+        # weights would share their casts, which the stream of another actor may not have computed yet
         snapshots = [copy.deepcopy(agent).to(actor_device) for _ in submits]
         torch.get_device_module(actor_device).synchronize(actor_device)
         # [cleanba 4] with overlap, two rollouts are pending, except in the last update
@@ -619,7 +638,7 @@ def learn(args, run, device, agent, optimizer, take_step, generator, submits, ac
         rollouts, ends, waits = zip(*(future.result() for future in futures), strict=True)
         waited = time.perf_counter() - started  # [cleanba 9]
 
-        # [cleanba 3] the threads' columns side by side, each [M, N * threads, ...], and the ends of their episodes
+        # [cleanba 3] the threads' columns side by side, each [M, threads * N, ...], and the ends of their episodes
         rollout = {name: torch.cat([each[name].to(device) for each in rollouts], dim=1) for name in rollouts[0]}
         values = rollout["values"]
         returns = rollout["returns"]
@@ -631,7 +650,7 @@ def learn(args, run, device, agent, optimizer, take_step, generator, submits, ac
         values_and_returns = torch.stack([values, returns]).unflatten(-1, (args.actor_threads, args.num_envs))
         all_values, all_returns = torch.stack(all_gather(values_and_returns.cpu()), dim=-2).flatten(1).to(device)
         all_advantages = all_returns - all_values
-        batch = {name: column.flatten(0, 1) for name, column in rollout.items()}  # each [M * N * threads, ...]
+        batch = {name: column.flatten(0, 1) for name, column in rollout.items()}  # each [M * threads * N, ...]
         stats = []
         for _ in range(args.update_epochs):
             # [core 6] minibatches of a new permutation in each epoch
@@ -1207,7 +1226,7 @@ class RankRun(Run):
         self.global_step, self.returns = from_rank_0((self.global_step, self.returns))
 
     def log_episodes(self, ends_of_ranks):
-        """Logs the episodes that ended since the last update, step by step, in the order of the environments."""
+        """Logs the episodes that ended since the last update, step by step, and of each step rank by rank."""
         for ends_of_step in zip(*ends_of_ranks, strict=True):
             super().log_step(joined_episodes(ends_of_step))
 

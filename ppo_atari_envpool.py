@@ -49,9 +49,7 @@ try:
 except ImportError as error:
     sys.exit(f'error: {error}; this installs what is missing: pip install -c constraints.txt ".[envpool]"')
 if "__file__" not in globals():
-    sys.exit(
-        "error: a run copies its script, so save this text as a file; in a notebook: %%writefile ppo_atari_envpool.py"
-    )
+    sys.exit("error: a run copies its script, so save this text as a file: in a notebook, %%writefile my_ppo.py")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +71,7 @@ class Args:
     env_id: str = "Breakout-v5"  # a game of EnvPool, <Game>-v5
     num_envs: int = 8  # number of parallel environments, N
     frame_stack: int = 4  # number of frames in an observation [atari 7]
-    machado: bool = False  # protocol of Machado et al. (2018): sticky actions, all 18 actions, episodes of all lives
+    machado: bool = False  # protocol of Machado et al. (2018): sticky actions, all 18 actions, episodes of whole games
     # rollout
     total_timesteps: int = 10_000_000  # number of steps (4 frames each) in total, over all environments [atari 2]
     num_steps: int = 128  # steps of each environment in a rollout, M
@@ -118,7 +116,7 @@ class EnvPool(gym.vector.VectorEnv):
         frames, _ = self.pool.reset()
         self.scores = np.zeros(self.num_envs)
         self.lengths = np.zeros(self.num_envs, dtype=int)
-        # [atari 7] the newest frames, oldest first, uint8 [frames, N, 84, 84], black before an episode's first
+        # [atari 7] the newest frames, oldest first, uint8 [frames, N, 84, 84]; black ones precede an episode's first
         self.frames = np.zeros((self.single_observation_space.shape[-1], *frames[:, 0].shape), dtype=np.uint8)
         self.frames[-1] = frames[:, 0]
         return np.stack(self.frames, axis=-1), {}
@@ -390,7 +388,6 @@ def train(args, run):
     torch.backends.cudnn.allow_tf32 = args.tf32
     torch.backends.cuda.matmul.allow_tf32 = args.tf32
     device = torch.device("cuda" if args.cuda and torch.cuda.is_available() else "cpu")
-    torch.set_num_threads(1)  # a process that is forked while torch has more threads may hang
     envs = make_envs(args, run.folder)
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed + run.global_step)
@@ -400,7 +397,8 @@ def train(args, run):
     if args.compile:
         torch._dynamo.config.trace_autograd_ops = True  # compiles torch.autograd.grad as well
         take_step = torch.compile(gradient_step)
-    # Pass here what a resume must restore: objects with load_state_dict() and state_dict(), whose keys must not change.
+    # Pass here, by name, what a resume must restore: objects with state_dict() and load_state_dict(). A run that is
+    # resumed must have the same names, and the same keys in each state_dict().
     run.start(device, agent=agent, optimizer=optimizer)
     # The noise of actions and the permutations have a generator of their own, as an environment may seed torch's.
     generator = torch.Generator(device).manual_seed(torch.randint(2**62, ()).item())
@@ -435,7 +433,8 @@ def train(args, run):
                 next_obs, reward, terminated, truncated, infos = envs.step(action.cpu().numpy().copy())
                 next_done = terminated | truncated
                 rewards[t] = reward
-                if args.bootstrap_truncated:  # gae() ends returns at a time limit: the reward gets the value beyond
+                if args.bootstrap_truncated:
+                    # gae() takes a time limit for an end: gamma * V(last observation) in the reward makes up for it
                     cut = truncated & ~terminated
                     if cut.any():
                         final_obs = torch.from_numpy(np.stack(infos["final_obs"][cut])).to(device)

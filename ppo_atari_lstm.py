@@ -50,9 +50,7 @@ try:
 except ImportError as error:
     sys.exit(f'error: {error}; this installs what is missing: pip install -c constraints.txt ".[atari]"')
 if "__file__" not in globals():
-    sys.exit(
-        "error: a run copies its script, so save this text as a file; in a notebook: %%writefile ppo_atari_lstm.py"
-    )
+    sys.exit("error: a run copies its script, so save this text as a file: in a notebook, %%writefile my_ppo.py")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -288,7 +286,8 @@ class Agent(nn.Module):
         nn.init.orthogonal_(self.lstm.weight_ih_l0)
         nn.init.orthogonal_(self.lstm.weight_hh_l0)
         nn.init.zeros_(self.lstm.bias_ih_l0)
-        nn.init.zeros_(self.lstm.bias_hh_l0.requires_grad_(False))  # torch has two biases, TensorFlow has one
+        nn.init.zeros_(self.lstm.bias_hh_l0)
+        self.lstm.bias_hh_l0.requires_grad_(False)  # TensorFlow has one bias, so torch's second one stays 0
         self.policy = layer_init(nn.Linear(128, actions), std=0.01)
         self.value = layer_init(nn.Linear(128, 1), std=1.0)
 
@@ -315,7 +314,7 @@ class Agent(nn.Module):
         starts = [] if len(dones) == 1 else dones.any(dim=1).nonzero().flatten().tolist()
         outputs = []
         for piece, done in zip(features.tensor_split(starts), dones.tensor_split(starts), strict=True):
-            if len(piece) > 0:
+            if len(piece) > 0:  # the first is empty if an episode begins with the first step
                 state = tuple(s * ~done[0, :, None] for s in state)
                 output, state = self.lstm(piece, state)
                 outputs.append(output.flatten(0, 1))
@@ -345,8 +344,8 @@ def ppo_loss(agent, minibatch, args):
     """The loss of a minibatch, and a dict of scalars to log (ppo2/model.py).
 
     minibatch: obs and actions, [B, ...]; logprobs and values at the time of the rollout, and returns, float32 [B];
-    [lstm 5] dones, bool [B], and (h_0, c_0), float32 [1, E, 128] each.
-    args: the options; with --compile, floats are tensors."""
+    [lstm 5] dones, bool [B]; state: (h_0, c_0) before the rollout's first step, float32 [1, E, 128] each.
+    args: the options."""
     policy, values, *_ = agent(minibatch["obs"], minibatch["state"], minibatch["dones"])
     logratio = policy.log_prob(minibatch["actions"]) - minibatch["logprobs"]
     ratio = logratio.exp()
@@ -448,13 +447,6 @@ def gradient_step(agent, optimizer, minibatch, args):
     return stats
 
 
-def floats_as_tensors(args):
-    """The options with float64 tensors for floats, as torch.compile compiles anew for each value of a Python float."""
-    floats = {name: value for name, value in vars(args).items() if isinstance(value, float)}
-    tensors = {name: torch.tensor(value, dtype=torch.float64) for name, value in floats.items()}
-    return dataclasses.replace(args, **tensors)
-
-
 def keep_freed_memory():
     """[speed] Makes glibc keep freed memory for the next tensors, which saves page faults."""
     mallopt = getattr(ctypes.pythonapi, "mallopt", None)  # a function of glibc, which not every system has
@@ -483,7 +475,8 @@ def train(args, run):
     torch.manual_seed(args.seed + run.global_step)
     agent = Agent(envs, args.bf16).to(device)  # [speed] --bf16
     optimizer = Adam(agent)
-    # Pass here what a resume must restore: objects with load_state_dict() and state_dict(), whose keys must not change.
+    # Pass here, by name, what a resume must restore: objects with state_dict() and load_state_dict(). A run that is
+    # resumed must have the same names, and the same keys in each state_dict().
     run.start(device, agent=agent, optimizer=optimizer)
     # The noise of actions and the permutations have a generator of their own, as an environment may seed torch's.
     generator = torch.Generator(device).manual_seed(torch.randint(2**62, ()).item())
@@ -520,7 +513,8 @@ def train(args, run):
                 next_obs, reward, terminated, truncated, infos = envs.step(action.cpu().numpy().copy())
                 next_done = terminated | truncated
                 rewards[t] = reward
-                if args.bootstrap_truncated:  # gae() ends returns at a time limit: the reward gets the value beyond
+                if args.bootstrap_truncated:
+                    # gae() takes a time limit for an end: gamma * V(last observation) in the reward makes up for it
                     cut = truncated & ~terminated
                     if cut.any():
                         final_obs = torch.from_numpy(np.stack(infos["final_obs"][cut])).to(device)

@@ -53,7 +53,7 @@ try:
 except ImportError as error:
     sys.exit(f'error: {error}; this installs what is missing: pip install -c constraints.txt ".[envpool]"')
 if "__file__" not in globals():
-    sys.exit("error: a run copies its script, so this text must be a file: in a notebook, use %%writefile")
+    sys.exit("error: a run copies its script, so save this text as a file: in a notebook, %%writefile my_ppo.py")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Args:
     env_id: str = "Breakout-v5"  # a game of EnvPool, <Game>-v5
     num_envs: int = 8  # number of parallel environments over all ranks, N [aux 2]
     frame_stack: int = 4  # number of frames in an observation [atari 7]
-    machado: bool = False  # protocol of Machado et al. (2018): sticky actions, all 18 actions, episodes of all lives
+    machado: bool = False  # protocol of Machado et al. (2018): sticky actions, all 18 actions, episodes of whole games
     # rollout
     total_timesteps: int = 10_000_000  # number of steps (4 frames each) in total, over all environments [atari 2]
     num_steps: int = 128  # steps of each environment in a rollout, M
@@ -120,7 +120,7 @@ class EnvPool(gym.vector.VectorEnv):
         frames, _ = self.pool.reset()
         self.scores = np.zeros(self.num_envs)
         self.lengths = np.zeros(self.num_envs, dtype=int)
-        # [atari 7] the newest frames, oldest first, uint8 [frames, N, 84, 84], black before an episode's first
+        # [atari 7] the newest frames, oldest first, uint8 [frames, N, 84, 84]; black ones precede an episode's first
         self.frames = np.zeros((self.single_observation_space.shape[-1], *frames[:, 0].shape), dtype=np.uint8)
         self.frames[-1] = frames[:, 0]
         return np.stack(self.frames, axis=-1), {}
@@ -394,7 +394,7 @@ def ended_episodes(infos):
 
 
 def joined_episodes(ends):
-    """[aux 2] The infos of a step in which the episodes of several `ended_episodes` ended."""
+    """[aux 2] Infos for Run.log_step(), with the episodes of several results of ended_episodes(), in their order."""
     returns = np.concatenate([part_of_returns for part_of_returns, _ in ends])
     lengths = np.concatenate([part_of_lengths for _, part_of_lengths in ends])
     ended = np.full(len(returns), True)
@@ -406,9 +406,9 @@ def gradient_step(agent, optimizer, minibatch, args):
     loss, stats = ppo_loss(agent, minibatch, args)
     parameters = list(optimizer.parameters.values())
     gradients = torch.autograd.grad(loss, parameters, materialize_grads=True)  # zeros for what the loss does not use
-    share = len(minibatch["obs"]) / len(minibatch["all_advantages"])
-    sum_over_ranks([*gradients, *stats.values()], share)  # [aux 2]
     gradient = torch.cat([part.flatten() for part in gradients])  # one vector, for which a step takes fewer calls
+    share = len(minibatch["obs"]) / len(minibatch["all_advantages"])
+    sum_over_ranks([gradient, *stats.values()], share)  # [aux 2]
 
     # [core 11] global gradient clipping
     stats["grad_norm"] = gradient.norm()
@@ -453,7 +453,6 @@ def train(args, run):
     # [aux 2] from here on, N and args.num_envs are those of this rank; run.batch_size counts the steps of all
     args = dataclasses.replace(args, num_envs=args.num_envs // ranks, capture_video=args.capture_video and rank == 0)
     device = torch.device("cuda" if args.cuda and torch.cuda.is_available() else "cpu")
-    torch.set_num_threads(1)  # a process that is forked while torch has more threads may hang
     envs = make_envs(args, run.folder)
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed + run.global_step)
@@ -463,7 +462,8 @@ def train(args, run):
     if args.compile:
         torch._dynamo.config.trace_autograd_ops = True  # compiles torch.autograd.grad as well
         take_step = torch.compile(gradient_step)
-    # Pass here what a resume must restore: objects with load_state_dict() and state_dict(), whose keys must not change.
+    # Pass here, by name, what a resume must restore: objects with state_dict() and load_state_dict(). A run that is
+    # resumed must have the same names, and the same keys in each state_dict().
     run.start(device, agent=agent, optimizer=optimizer)
     # The noise of actions and the permutations have a generator of their own, as an environment may seed torch's.
     # [aux 2] All ranks must draw the same numbers, so they take the seed of rank 0.
@@ -500,7 +500,8 @@ def train(args, run):
                 next_obs, reward, terminated, truncated, infos = envs.step(action.cpu().numpy().copy())
                 next_done = terminated | truncated
                 rewards[t] = reward
-                if args.bootstrap_truncated:  # gae() ends returns at a time limit: the reward gets the value beyond
+                if args.bootstrap_truncated:
+                    # gae() takes a time limit for an end: gamma * V(last observation) in the reward makes up for it
                     cut = truncated & ~terminated
                     if cut.any():
                         final_obs = torch.from_numpy(np.stack(infos["final_obs"][cut])).to(device)
@@ -1099,7 +1100,7 @@ class RankRun(Run):
         self.global_step, self.returns = from_rank_0((self.global_step, self.returns))
 
     def log_episodes(self, ends_of_ranks):
-        """Logs the episodes that ended since the last update, step by step, in the order of the environments."""
+        """Logs the episodes that ended since the last update, step by step, and of each step rank by rank."""
         for ends_of_step in zip(*ends_of_ranks, strict=True):
             super().log_step(joined_episodes(ends_of_step))
 

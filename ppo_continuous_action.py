@@ -44,9 +44,9 @@ try:
     from torch.utils.tensorboard import SummaryWriter
     from tqdm import tqdm
 except ImportError as error:
-    sys.exit(f"error: {error}; this installs what is missing: pip install -c constraints.txt '.[mujoco]'")
+    sys.exit(f'error: {error}; this installs what is missing: pip install -c constraints.txt ".[mujoco]"')
 if "__file__" not in globals():
-    sys.exit("error: a run copies its script, so this text must be a file: in a notebook, use %%writefile")
+    sys.exit("error: a run copies its script, so save this text as a file: in a notebook, %%writefile my_ppo.py")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,6 +97,9 @@ class Moments(RunningMeanStd):
 
 class Normalize(gym.vector.VectorWrapper):
     """[continuous 6] [continuous 8] Normalizes observations and rewards with statistics over all environments.
+
+    Rewards are divided by the standard deviation of `returns`, each environment's discounted sum of rewards so far.
+    Their mean is not subtracted.
 
     Actions are clipped here, for the environments alone: log probabilities are those of the actions as they were drawn
     (common/cmd_util.py)."""
@@ -261,8 +264,11 @@ def make_env(args, index, folder):
         sys.exit(f"error: {args.env_id} has the actions {actions}, and this script takes {hint}")
     if index == 0 and multiprocessing.parent_process() is None:
         hint_at_bounds(actions)  # [check]
-    if has_images(observations) or not can_be_flattened(observations):
-        sys.exit(f"error: {args.env_id} has the observations {observations}; docs/environment.md lists what works")
+    if has_images(observations):
+        sys.exit(f"error: {args.env_id} has images, which this script does not take; see docs/environment.md")
+    if not can_be_flattened(observations):
+        hint = "a wrapper must leave out or encode what has no fixed size; see docs/environment.md"
+        sys.exit(f"error: {args.env_id} has the observations {observations}: {hint}")
     if record:
         env = RGBFrames(env)
         if folder is not None:  # enjoy.py has none, and shows the frames itself
@@ -277,7 +283,7 @@ def make_envs(args, folder=None):
 
     folder: where --capture-video puts its videos; None records nothing."""
     makers = [partial(make_env, args, index, folder) for index in range(args.num_envs)]
-    # [continuous 6] [continuous 8] normalization of observations and rewards, with statistics of all environments
+    # [continuous 6] [continuous 8] Normalize has statistics of all environments
     if args.async_envs:
         makers = [partial(Worker, maker) for maker in makers]
         # daemon=False lets an environment start processes of its own
@@ -500,7 +506,8 @@ def train(args, run):
     if args.compile:
         torch._dynamo.config.trace_autograd_ops = True  # compiles torch.autograd.grad as well
         take_step = torch.compile(gradient_step)
-    # Pass here what a resume must restore: objects with load_state_dict() and state_dict(), whose keys must not change.
+    # Pass here, by name, what a resume must restore: objects with state_dict() and load_state_dict(). A run that is
+    # resumed must have the same names, and the same keys in each state_dict().
     run.start(device, agent=agent, optimizer=optimizer, envs=envs)  # [continuous 6] [continuous 8] their statistics
     # The noise of actions and the permutations have a generator of their own, as an environment may seed torch's.
     generator = torch.Generator(device).manual_seed(torch.randint(2**62, ()).item())
@@ -531,7 +538,8 @@ def train(args, run):
                 next_obs, reward, terminated, truncated, infos = envs.step(action.cpu().numpy().copy())
                 next_done = terminated | truncated
                 rewards[t] = reward
-                if args.bootstrap_truncated:  # gae() ends returns at a time limit: the reward gets the value beyond
+                if args.bootstrap_truncated:
+                    # gae() takes a time limit for an end: gamma * V(last observation) in the reward makes up for it
                     cut = truncated & ~terminated
                     if cut.any():
                         final_obs = torch.from_numpy(np.stack(infos["final_obs"][cut])).to(device)

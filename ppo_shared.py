@@ -45,7 +45,7 @@ try:
 except ImportError as error:
     sys.exit(f"error: {error}; this installs what is missing: pip install -c constraints.txt .")
 if "__file__" not in globals():
-    sys.exit("error: a run copies its script, so this text must be a file: in a notebook, use %%writefile")
+    sys.exit("error: a run copies its script, so save this text as a file: in a notebook, %%writefile my_ppo.py")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,7 +158,7 @@ def warn_of_statistics(env):
     """Prints a line if a wrapper has running statistics, which no checkpoint of this script would hold."""
     while isinstance(env, gym.Wrapper):
         if isinstance(env, gym.wrappers.NormalizeObservation | gym.wrappers.NormalizeReward):
-            hint = "a resume and enjoy.py start them anew; use recipes/with/normalization.diff instead"
+            hint = "a resume and enjoy.py start them anew; docs/environment.md says what to do instead"
             print(f"warning: {type(env).__name__} in {env.spec.id} keeps statistics that no checkpoint holds: {hint}")
         env = env.env
 
@@ -178,8 +178,11 @@ def make_env(args, index, folder):
     if not isinstance(actions, gym.spaces.Discrete) or actions.start != 0:
         hint = "Discrete actions from 0; ppo_continuous_action.py takes Box, ppo_multidiscrete.py MultiDiscrete"
         sys.exit(f"error: {args.env_id} has the actions {actions}, and this script takes {hint}")
-    if has_images(observations) or not can_be_flattened(observations):
-        sys.exit(f"error: {args.env_id} has the observations {observations}; docs/environment.md lists what works")
+    if has_images(observations):
+        sys.exit(f"error: {args.env_id} has images, which this script does not take; see docs/environment.md")
+    if not can_be_flattened(observations):
+        hint = "a wrapper must leave out or encode what has no fixed size; see docs/environment.md"
+        sys.exit(f"error: {args.env_id} has the observations {observations}: {hint}")
     if record:
         env = RGBFrames(env)
         if folder is not None:  # enjoy.py has none, and shows the frames itself
@@ -253,7 +256,7 @@ class Agent(nn.Module):
         return Categorical(self.policy(self.trunk(obs.float())))
 
     def forward(self, obs):
-        """The policy and the values, float32 [B], of observations [B, D]."""
+        """The policy, which must equal that of get_policy(), and the values, float32 [B], of observations [B, D]."""
         features = self.trunk(obs.float())
         return Categorical(self.policy(features)), self.value(features).squeeze(-1)
 
@@ -410,7 +413,8 @@ def train(args, run):
     if args.compile:
         torch._dynamo.config.trace_autograd_ops = True  # compiles torch.autograd.grad as well
         take_step = torch.compile(gradient_step)
-    # Pass here what a resume must restore: objects with load_state_dict() and state_dict(), whose keys must not change.
+    # Pass here, by name, what a resume must restore: objects with state_dict() and load_state_dict(). A run that is
+    # resumed must have the same names, and the same keys in each state_dict().
     run.start(device, agent=agent, optimizer=optimizer)
     # The noise of actions and the permutations have a generator of their own, as an environment may seed torch's.
     generator = torch.Generator(device).manual_seed(torch.randint(2**62, ()).item())
@@ -441,7 +445,8 @@ def train(args, run):
                 next_obs, reward, terminated, truncated, infos = envs.step(action.cpu().numpy().copy())
                 next_done = terminated | truncated
                 rewards[t] = reward
-                if args.bootstrap_truncated:  # gae() ends returns at a time limit: the reward gets the value beyond
+                if args.bootstrap_truncated:
+                    # gae() takes a time limit for an end: gamma * V(last observation) in the reward makes up for it
                     cut = truncated & ~terminated
                     if cut.any():
                         final_obs = torch.from_numpy(np.stack(infos["final_obs"][cut])).to(device)

@@ -254,7 +254,30 @@ def test_a_signal_stops_cleanly(tmp_path):
 def test_threads_that_do_not_divide(tmp_path):
     group = Ranks(0, f"{SMALL} --actor-threads 3", tmp_path, module=script)
     assert group.wait() == [1]
-    assert "error: --num-envs 8 is not a multiple of 1 ranks x 3 threads" in group.said()
+    assert "error: --num-envs 8 is not a multiple of 1 processes of torchrun x 3 of --actor-threads" in group.said()
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:x", "cuda:64"])
+def test_actors_on_a_device_that_is_not_there(device):
+    args = script.Args(actor_device=device)
+    with pytest.raises(SystemExit, match=f"^error: --actor-device {device}: this process has cpu, and [0-9]+ GPUs"):
+        script.find_actor_device(args, torch.device("cpu"))
+
+
+def test_which_gpu_the_actors_take(monkeypatch):
+    """Of 8 GPUs, rank 1 of 2 trains on cuda:4, and its actors may use the three after it."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 4)
+    monkeypatch.setattr(script.dist, "is_initialized", lambda: True)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    learner = torch.device("cuda")
+    for option, index in {None: 4, "cuda": 4, "cuda:0": 4, "cuda:3": 7}.items():
+        device = script.find_actor_device(script.Args(actor_device=option), learner)
+        assert device == torch.device("cuda", index)
+    assert script.find_actor_device(script.Args(actor_device="cpu"), learner) == torch.device("cpu")
+    with pytest.raises(SystemExit, match="cuda:4: this process has cpu, and 4 GPUs"):
+        script.find_actor_device(script.Args(actor_device="cuda:4"), learner)
 
 
 def follow_recipe(module, file):
