@@ -237,7 +237,7 @@ def test_nothing_is_recorded_without_a_folder(tmp_path, monkeypatch):
 def test_statistics_that_no_checkpoint_holds_are_said_once(more, tmp_path, capfd):
     train(PPO, f"{PPO.tiny} --env-id toy_envs:Normalized-v0{more}", tmp_path)
     said = capfd.readouterr().out
-    assert said.count("warning: NormalizeObservation in Normalized-v0 ") == 1 and "normalization.diff" in said
+    assert said.count("warning: NormalizeObservation in Normalized-v0 ") == 1 and "docs/environment.md" in said
     train(PPO, f"{PPO.tiny}{more}", tmp_path)
     assert "warning" not in capfd.readouterr().out
 
