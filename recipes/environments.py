@@ -202,7 +202,7 @@ class PendulumTensors(gym.vector.VectorEnv):
 # The position of the cart and the angle of the pole; the cosine and the sine of the pendulum's angle
 gym.register("CartPoleNoVelocities-v1", partial(without_velocities, CartPoleEnv, [0, 2]), max_episode_steps=500)
 gym.register("PendulumNoVelocity-v1", partial(without_velocities, PendulumEnv, [0, 1]), max_episode_steps=200)
-# Eleven choices for each engine, and for each joint
+# Each engine, and each joint, has eleven choices
 gym.register("LunarLanderChoices-v3", partial(with_choices, "LunarLanderContinuous-v3", 11))
 gym.register("BipedalWalkerChoices-v3", partial(with_choices, "BipedalWalker-v3", 11))
 gym.register("CartPoleHiddenLimit-v1", with_hidden_limit)

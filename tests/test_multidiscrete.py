@@ -116,6 +116,8 @@ class Masked(toy_envs.Toy):
         self.where = where
         if "method" in where:
             self.action_mask = lambda: self.mask.astype(np.int32)
+        else:
+            self.action_mask = lambda: pytest.fail("the infos have all masks that are needed")
 
     def answer(self, moment):
         self.mask = self.np_random.random(5) < 0.5
