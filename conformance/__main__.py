@@ -51,7 +51,10 @@ def load_folder(folder):
         return purejaxrl.Scripts(folder)
     from conformance.adapters import single_file
 
-    return single_file.Scripts(folder)
+    scripts = single_file.Scripts(folder)
+    if not scripts.KINDS:
+        sys.exit(f"error: {folder} has none of {', '.join(single_file.FILES.values())}")
+    return scripts
 
 
 def load_file(path):

@@ -26,6 +26,10 @@ KINDS = ("continuous",)
 SHARED = False
 # Whether update() heeds the masks of a world, which say which discrete actions are valid
 MASKS = False
+# False if the loop around the loss is the user's, so that minibatches and gradient steps are not the implementation's
+LOOP = True
+# {name of a function below: why the implementation has none}
+REASONS = {}
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = ours.load(ROOT / "ppo_continuous_action.py")

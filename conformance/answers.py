@@ -37,9 +37,23 @@ class Adapter:
         return self.option("REASONS", {}).get(name, default)
 
     def ask(self, name, *arguments):
-        """The answer of a function of the module, or None; then `errors[name]` says why.
+        """The answer of a function of the module, or None; then `errors[name]` says why."""
+        try:
+            return self.ask_or_refuse(name, *arguments)
+        except Refused as error:
+            self.errors[name] = f"it refuses: {error}"
+            return None
 
-        The function may raise Refused. That is an answer, too, and is passed on."""
+    def ask_dict(self, name, *arguments):
+        """As ask(), for a function that must return a dict."""
+        answer = self.ask(name, *arguments)
+        if answer is not None and not isinstance(answer, dict):
+            self.errors[name] = f"{name} must return a dict, and not {type(answer).__name__}"
+            return None
+        return answer
+
+    def ask_or_refuse(self, name, *arguments):
+        """As ask(), but passes Refused on, where a refusal is an answer too."""
         no_answer = self.reason(name, "the adapter does not answer it")
         if not self.has(name):
             self.errors[name] = no_answer
@@ -57,16 +71,14 @@ class Adapter:
 
     def update(self, world, settings):
         """A checked Update, or None; then `errors["update"]` says why."""
+        answer = self.ask("update", world, settings)
+        if answer is None:
+            return None
         try:
-            answer = self.ask("update", world, settings)
-            if answer is None:
-                return None
             return check_update(answer, world)
         except BadAnswer as error:
             self.errors["update"] = str(error)
-        except Refused as error:
-            self.errors["update"] = f"it refuses: {error}"
-        return None
+            return None
 
 
 def arrays_of(answer, shapes, source):
@@ -80,7 +92,10 @@ def arrays_of(answer, shapes, source):
     for name, shape in shapes.items():
         if name not in answer:
             raise BadAnswer(f'{source} has no "{name}"')
-        array = np.asarray(answer[name], dtype=float)
+        try:
+            array = np.asarray(answer[name], dtype=float)
+        except (TypeError, ValueError):
+            raise BadAnswer(f'{source}: "{name}" is not an array of numbers') from None
         if array.shape != shape:
             raise BadAnswer(f'{source}: "{name}" has the shape {list(array.shape)}, and not {list(shape)}')
         if not np.isfinite(array).all():
@@ -95,13 +110,16 @@ def check_step(step, number, shapes, size):
     number: the number of the step in its update, from 1.
     shapes: {name: shape} of the tables.
     size: the number of steps in the rollout, M * N."""
-    rows = np.asarray(step.rows).reshape(-1)
+    try:
+        rows = np.asarray(step.rows).reshape(-1)
+    except ValueError:
+        raise BadAnswer(f"update, step {number}: rows are not an array") from None
     if len(rows) == 0 or rows.dtype.kind not in "iu" or rows.min() < 0 or rows.max() >= size:
         raise BadAnswer(f"update, step {number}: rows must be whole numbers from 0 to {size - 1}")
     checked = {}
     for name in ("before", "after", "gradient", "clipped"):
         tables = getattr(step, name)
-        if tables is not None:
+        if tables is not None or name in ("before", "after"):  # only gradients may be left out
             tables = arrays_of(tables, shapes, f"update, step {number}, {name}")
         checked[name] = tables
     return dataclasses.replace(step, rows=rows, **checked)
@@ -113,14 +131,13 @@ def check_update(answer, world):
         raise BadAnswer(f"update must return an Update, and not {type(answer).__name__}")
     if answer.problem is not None:  # the adapter made the question as well
         return answer
-    shapes = {"policy": world.policy.shape, "value": world.value.shape}
-    if world.kind == "continuous" and answer.steps and "logstd" in answer.steps[0].before:
-        shapes["logstd"] = world.logstd.shape
-    actions_shape = np.shape(answer.actions)
-    if actions_shape != world.actions.shape:
-        raise BadAnswer(f"update: actions have the shape {list(actions_shape)}, not {list(world.actions.shape)}")
+    arrays_of({"actions": answer.actions}, {"actions": world.actions.shape}, "update")
     if not answer.steps:
         raise BadAnswer("update took no step")
+    shapes = {"policy": world.policy.shape, "value": world.value.shape}
+    first_tables = answer.steps[0].before
+    if world.kind == "continuous" and isinstance(first_tables, dict) and "logstd" in first_tables:
+        shapes["logstd"] = world.logstd.shape
     size = world.rewards.size
     steps = [check_step(step, number, shapes, size) for number, step in enumerate(answer.steps, start=1)]
     return dataclasses.replace(answer, steps=steps)

@@ -318,6 +318,8 @@ def measure_atari(adapter):
         decisions = play(environment, game)
     except Exception as error:  # of the implementation's own code
         return unknown(ATARI.values(), one_line(error))
+    if not any(decision.frames for decision in decisions):
+        return unknown(ATARI.values(), f"the game never got the action {ACTION}, which every decision was")
     frames = frames_of_an_action(decisions)
     lives = describe_lives(decisions)
     fire = describe_fire(decisions)

@@ -35,7 +35,7 @@ class Row:
     nearest_error: float | None = None
 
     def word(self):
-        """The cell of a table."""
+        """The result, with what is found instead, as the command prints it."""
         if self.result == NO:
             return f"no: {self.found}"
         return self.result
@@ -46,8 +46,8 @@ def unknown(details, reason):
     return [Row(detail, title, UNKNOWN, reason) for detail, title in details]
 
 
-def size_of(name, array):
-    """What the errors of an array are divided by, in the same shape as the array.
+def error_scale(name, array):
+    """What the errors of an array are divided by, an array of the same shape.
 
     That is the array's largest number. But the rows of a table are samples, and an error in a row of small numbers must
     not hide behind a row of large ones. So for a table it is the largest number of the same row, and at least a tenth
@@ -70,7 +70,7 @@ def relative_error(answer, prediction, rounding):
     worst = 0.0
     for name, array in answer.items():
         difference = np.abs(array - prediction[name]) - rounding.get(name, 0.0)
-        error = float((difference / size_of(name, array)).max())
+        error = float((difference / error_scale(name, array)).max())
         if math.isnan(error):  # the combination cannot be: it has the logarithm of 0, for example
             return math.inf
         worst = max(worst, error)
@@ -81,14 +81,17 @@ def total_error(answers, predictions, roundings=None):
     """The largest relative error among the steps of an answer."""
     if roundings is None:
         roundings = [{}] * len(answers)
-    return max(map(relative_error, answers, predictions, roundings))
+    steps = zip(answers, predictions, roundings, strict=True)
+    return max(relative_error(answer, prediction, rounding) for answer, prediction, rounding in steps)
 
 
-def first_difference(answers, predictions):
+def first_difference(answers, predictions, roundings):
     """Words for the first number of an answer, in the order of its steps, that a prediction does not reproduce."""
-    for number, (answer, prediction) in enumerate(zip(answers, predictions, strict=True), start=1):
+    steps = zip(answers, predictions, roundings, strict=True)
+    for number, (answer, prediction, rounding) in enumerate(steps, start=1):
         for name, array in answer.items():
-            wrong = np.argwhere(np.abs(array - prediction[name]) > TOLERANCE * size_of(name, array))
+            difference = np.abs(array - prediction[name]) - rounding.get(name, 0.0)
+            wrong = np.argwhere(difference > TOLERANCE * error_scale(name, array))
             if len(wrong) > 0:
                 place = tuple(wrong[0].tolist())
                 numbers = f"{float(array[place]):.6g}, and not {float(prediction[name][place]):.6g}"
@@ -106,9 +109,10 @@ class Explanation:
         roundings: for each step, by how much its arrays may be wrong because they have few digits; None if by nothing.
         """
         self.answers = answers
+        self.roundings = [{}] * len(answers) if roundings is None else roundings
         self.combinations = combinations
         self.predict = predict
-        self.errors = np.array([total_error(answers, predict(each), roundings) for each in combinations])
+        self.errors = np.array([total_error(answers, predict(each), self.roundings) for each in combinations])
         self.best = combinations[int(self.errors.argmin())]
         self.error = float(self.errors.min())
 
@@ -126,7 +130,7 @@ class Explanation:
     def failure(self):
         """Words for an answer that nothing reproduces."""
         combination = ", ".join(f"{name}: {alternative}" for name, alternative in self.best.items())
-        difference = first_difference(self.answers, self.predict(self.best))
+        difference = first_difference(self.answers, self.predict(self.best), self.roundings)
         nearest = f"the nearest ({combination}) has an error of {self.error:.1e}"
         return f"nothing known reproduces it; {nearest}: {difference}"
 

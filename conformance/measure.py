@@ -9,7 +9,7 @@ from conformance.explanation import NO, OTHER, TOLERANCE, UNKNOWN, YES, Explanat
 from conformance.images import measure_images
 from conformance.masks import measure_masks
 from conformance.normalization import measure_actions, measure_normalization
-from conformance.problems import Refused, make_world
+from conformance.problems import make_world
 from conformance.recurrence import measure_recurrence
 from conformance.updates import (
     LOSS,
@@ -80,17 +80,17 @@ def measure_advantages(adapter, kind):
     """The rows of the advantages and returns of a rollout."""
     world = make_world(kind, truncations=True)
     settings = LOSS
+    answer = adapter.ask_dict("advantages", world, settings)
+    if answer is None:
+        return unknown(ROLLOUT.values(), adapter.errors["advantages"])
+    if "problem" in answer:
+        world, settings = answer["problem"]
+    names = [name for name in ("advantages", "returns") if answer.get(name) is not None]
+    if not names:
+        return unknown(ROLLOUT.values(), 'advantages has neither "advantages" nor "returns"')
     try:
-        answer = adapter.ask("advantages", world, settings)
-        if answer is None:
-            return unknown(ROLLOUT.values(), adapter.errors["advantages"])
-        if "problem" in answer:
-            world, settings = answer["problem"]
-        names = [name for name in ("advantages", "returns") if answer.get(name) is not None]
-        if not names:
-            raise BadAnswer('advantages has neither "advantages" nor "returns"')
         arrays = arrays_of(answer, {name: world.rewards.shape for name in names}, "advantages")
-    except (BadAnswer, Refused) as error:
+    except BadAnswer as error:
         return unknown(ROLLOUT.values(), str(error))
 
     def predict(choice):
@@ -130,7 +130,7 @@ def known_schedules(updates):
 
 def measure_schedules(adapter):
     """The rows of the schedules of a run of UPDATES updates with the implementation's defaults."""
-    answer = adapter.ask("schedules", UPDATES)
+    answer = adapter.ask_dict("schedules", UPDATES)
     if answer is None:
         return unknown(SCHEDULES.values(), adapter.errors["schedules"])
     updates = answer.get("updates", UPDATES)
@@ -146,10 +146,12 @@ def schedule_row(adapter, name, numbers, updates):
         return Row(detail, title, UNKNOWN, adapter.reason(name, "the adapter gives none"))
     if isinstance(numbers, str):
         return Row(detail, title, NO, numbers, 0.0)
-    numbers = np.asarray(numbers, dtype=float)
-    if numbers.shape != (updates,) or not np.isfinite(numbers).all() or numbers[0] <= 0:
-        problem = f"schedules: {name} must be {updates} numbers above 0, not {numbers}"
-        return Row(detail, title, UNKNOWN, problem)
+    try:
+        numbers = arrays_of({name: numbers}, {name: (updates,)}, "schedules")[name]
+    except BadAnswer as error:
+        return Row(detail, title, UNKNOWN, str(error))
+    if numbers[0] <= 0:
+        return Row(detail, title, UNKNOWN, f"schedules: {name} must begin above 0, and not at {numbers[0]:g}")
     relative = numbers / numbers[0]
     known = known_schedules(updates)
     errors = {words: float(np.abs(relative - each / each[0]).max()) for words, each in known.items()}

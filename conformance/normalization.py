@@ -83,22 +83,22 @@ class Moments:
         self.count = total
 
 
-def groups(num_envs, each):
+def groups(num_envs, per_environment):
     """The numbers of the environments that share statistics: each has its own, or all are one group."""
     numbers = list(range(num_envs))
-    if each:
+    if per_environment:
         return [[n] for n in numbers]
     return [numbers]
 
 
-def normalize_observations(stream, each=False, finals=False):
+def normalize_observations(stream, per_environment=False, finals=False):
     """Observations [T + 1, N, D] normalized by their running mean and deviation.
 
-    each: whether each environment has statistics of its own.
+    per_environment: whether each environment has statistics of its own.
     finals: whether the statistics include the last observations of episodes."""
     T, N, D = stream.finals.shape
     normalized = np.zeros(stream.obs.shape)
-    for group in groups(N, each):
+    for group in groups(N, per_environment):
         moments = Moments((D,))
         for t in range(T + 1):
             obs = stream.obs[t, group].astype(float)
@@ -111,19 +111,18 @@ def normalize_observations(stream, each=False, finals=False):
     return normalized
 
 
-def scale_rewards(stream, each=False, centered=False, end_drops_step=True, gamma=None):
+def scale_rewards(stream, per_environment=False, centered=False, end_drops_step=True, gamma=None):
     """Rewards [T, N] divided by the deviation of the running discounted return.
 
-    each: whether each environment has statistics of its own.
+    per_environment: whether each environment has statistics of its own.
     centered: whether their mean is subtracted.
-    end_drops_step: whether an end takes the rewards up to and including its step out of the return that goes on, or
-        only those before its step.
+    end_drops_step: whether an end sets the return to 0 after its own reward was added, as in ppo2, or before.
     gamma: the discount, by default the stream's."""
     T, N = stream.rewards.shape
     if gamma is None:
         gamma = stream.gamma
     scaled = np.zeros(stream.rewards.shape)
-    for group in groups(N, each):
+    for group in groups(N, per_environment):
         moments = Moments(())
         total = np.zeros(len(group))
         for t in range(T):
@@ -148,20 +147,20 @@ def known_observations(stream):
     return {
         "over all environments": normalize_observations(stream),
         "over all, with last observations": normalize_observations(stream, finals=True),
-        "for each environment": normalize_observations(stream, each=True),
-        "for each, with last observations": normalize_observations(stream, each=True, finals=True),
+        "for each environment": normalize_observations(stream, per_environment=True),
+        "for each, with last observations": normalize_observations(stream, per_environment=True, finals=True),
         "not normalized": stream.obs.astype(float),
     }
 
 
 def known_rewards(stream):
     """{words: rewards [T, N]} of the known normalizations; the first is ppo2's."""
-    early = scale_rewards(stream, each=True, end_drops_step=False)
+    early = scale_rewards(stream, per_environment=True, end_drops_step=False)
     return {
         "by the deviation of the return": scale_rewards(stream),
-        "by that of each environment": scale_rewards(stream, each=True),
+        "by that of each environment": scale_rewards(stream, per_environment=True),
         "by that of each environment, an end drops what came before it": early,
-        "by that of each environment, with a discount of 0.99": scale_rewards(stream, each=True, gamma=0.99),
+        "by that of each environment, with a discount of 0.99": scale_rewards(stream, per_environment=True, gamma=0.99),
         "centered, too": scale_rewards(stream, centered=True),
         "not scaled": stream.rewards.astype(float),
     }
@@ -170,7 +169,7 @@ def known_rewards(stream):
 def measure_normalization(adapter):
     """The rows of the normalization of observations and rewards."""
     stream = make_stream()
-    answer = adapter.ask("normalize", stream)
+    answer = adapter.ask_dict("normalize", stream)
     if answer is None:
         return unknown(NORMALIZATION.values(), adapter.errors["normalize"])
     stream = answer.get("problem", stream)

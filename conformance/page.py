@@ -68,7 +68,7 @@ SHORT = {
     "squared, at most 10": "at most 10",
     "shuffled once": "once",
     "in order, from another step in each epoch": "rotated",
-    "the same minibatches in each epoch": "once",
+    "the same minibatches in each epoch": "same sets",
     "mean of ratio - 1 - log ratio": "k3",
     "mean of -log ratio": "k1",
     "mean square of the log ratio": "2 x k2",
@@ -217,6 +217,8 @@ def check_moves(columns):
     for move in MOVES:
         for title in move.titles:
             words = [word_for(columns[heading], title) for heading in (move.one, move.other)]
+            if "" in words:
+                raise ValueError(f"{title!r} is not measured for {move.one} or for {move.other}")
             if words[0] == words[1]:
                 raise ValueError(f"{move.one} and {move.other} have both {words[0]!r} in {title!r}")
 

@@ -74,7 +74,7 @@ class World:
         return len(self.value)
 
     @property
-    def outputs(self):
+    def num_outputs(self):
         """A, the number of outputs of the policy."""
         return self.policy.shape[1]
 
@@ -286,8 +286,9 @@ def draw_masks(rng, actions, nvec, num_rows):
     return masks
 
 
-# In every second row of the rollout, one action is favored: the update's policy makes it more than three times as
-# likely, which a dual clip would bound. In every second of these rows, it is the prescribed action.
+# A dual clip bounds ratios above 3. So in every second row of the rollout one action is favored: the update's policy
+# makes it more than three times as likely. In every second of these rows it is the prescribed action. The numbers below
+# were chosen for that.
 
 
 def favor_continuous(rng, old_policy, shift, logstd, size):

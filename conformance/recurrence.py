@@ -254,7 +254,8 @@ def describe_sequences(world, minibatches):
                 is_whole = False
     if is_whole:
         return WHOLE_SEQUENCES
-    if pieces <= environments + len(minibatches):  # an environment is cut at most once in each minibatch
+    # A run of steps that wraps around leaves at most one environment of a minibatch in two pieces.
+    if pieces <= environments + len(minibatches):
         return "consecutive steps, cut anywhere"
     return SINGLE_STEPS
 

@@ -6,7 +6,8 @@ from functools import cache
 
 import numpy as np
 
-# The alternatives of each choice; the first is what ppo2 does.
+# The alternatives of each choice; the first is what ppo2 does. "V(s_T)" is the value of the observation before the step
+# that ends, and "the final observation" the one after it.
 ADVANTAGES = {
     "lambda": ("lambda", "1", "0"),
     "limit": ("an end", "the final observation", "V(s_T)", "the next reset's observation", "left out"),
@@ -132,7 +133,7 @@ def softmax(logits):
 
 def parts(world):
     """The slices of the outputs that are a categorical distribution of their own."""
-    sizes = world.nvec or (world.outputs,)
+    sizes = world.nvec or (world.num_outputs,)
     ends = np.cumsum(sizes)
     return [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
 
@@ -293,7 +294,7 @@ def policy_gradient(batch, step, choice):
     by_outputs = slope[:, None] * log_prob_by_outputs - ent_coef * entropy_by_outputs
     by_logstd = slope[:, None] * log_prob_by_logstd - ent_coef * entropy_by_logstd
     if components == "mean":  # slopes() are those of the sum
-        number = world.outputs if world.kind == "continuous" else max(len(world.nvec), 1)
+        number = world.num_outputs if world.kind == "continuous" else max(len(world.nvec), 1)
         by_outputs /= number
         by_logstd /= number
     if choice["penalty"] != "none":
@@ -302,7 +303,7 @@ def policy_gradient(batch, step, choice):
         )
         by_outputs += 0.2 * penalty_by_outputs
         by_logstd += 0.2 * penalty_by_logstd
-    gradient = {"policy": np.zeros((world.num_rows, world.outputs))}
+    gradient = {"policy": np.zeros((world.num_rows, world.num_outputs))}
     np.add.at(gradient["policy"], rows, by_outputs / len(rows))
     if world.kind == "continuous":
         gradient["logstd"] = by_logstd.sum(0) / len(rows)
@@ -418,6 +419,7 @@ def divergences(batch, rows, outputs):
     if batch.given_log_probs is not None:
         return found  # the policy that acted is not known
     if world.kind == "continuous":
+        # at the first step the deviations are still those of the old policy, so only the means differ
         found["exact, old to new"] = ((old_outputs - outputs) ** 2 / (2 * np.exp(2 * logstd))).sum(-1).mean()
     else:
         found["exact, old to new"] = exact_divergence(world, old_outputs, outputs)

@@ -49,6 +49,13 @@ SCOPES = {
 }
 
 
+def problem_of(answer, world, settings):
+    """(world, settings) that an answer is for: those that the adapter chose itself, or those that it was asked."""
+    if answer.problem is not None:
+        return answer.problem
+    return world, settings
+
+
 # The loss
 
 
@@ -139,8 +146,6 @@ def describe_order(steps, shape):
     for order in (by_steps, by_environments):
         if all(is_rotated(epoch, order) for epoch in epochs):
             return "in order, from another step in each epoch"
-    if len(epochs) == 1:
-        return "shuffled anew"
     if (epochs[1:] == epochs[0]).all():
         return "shuffled once"
     steps_of_an_epoch = len(steps) // len(epochs)
@@ -165,7 +170,7 @@ def uneven_row(adapter, world):
     """The row of an update whose number of minibatches does not divide the rollout."""
     detail, title = MINIBATCHES["uneven"]
     try:
-        answer = adapter.ask("update", world, UNEVEN)
+        answer = adapter.ask_or_refuse("update", world, UNEVEN)
         if answer is None:
             return Row(detail, title, UNKNOWN, adapter.errors["update"])
         sizes = [len(step.rows) for step in check_update(answer, world).steps]
@@ -179,20 +184,23 @@ def uneven_row(adapter, world):
         found = "the last minibatch is larger"
     elif sizes[-1] < sizes[0]:
         found = "the last minibatch is smaller"
-    else:
+    elif sum(sizes) > world.rewards.size:
         found = "the last minibatch is filled up"
+    else:
+        found = f"{len(sizes)} minibatches, and not {UNEVEN.num_minibatches}:"
     return Row(detail, title, NO, f"{found} {sizes}", 0.0)
 
 
 # Gradient clipping and Adam
 
 
-def predict_gradients(world, settings, answer, policy, value):
+def predict_gradients(world, settings, answer, policy_choice, value_choice):
     """The gradients of all steps under a combination for the policy's loss and one for the value's."""
     batch = reference.Batch(world, settings, answer)
     gradients = []
     for step in answer.steps:
-        tables = reference.policy_gradient(batch, step, policy) | reference.value_gradient(batch, step, value)
+        tables = reference.policy_gradient(batch, step, policy_choice)
+        tables |= reference.value_gradient(batch, step, value_choice)
         gradients.append(gradient_of_weights(step, tables))
     return gradients
 
@@ -207,11 +215,11 @@ def explain_steps(world, settings, answer, losses):
 
     losses: the Explanations of explain_losses, or None.
 
-    Returns words instead if the gradients before the clip are not known."""
+    Raises BadAnswer if the gradients before the clip are not known."""
     gradients = [step.gradient for step in answer.steps]
     if any(gradient is None for gradient in gradients):
         if losses is None or not all(loss.reproduced for loss in losses):
-            return "the gradient before it is clipped is not known"
+            raise BadAnswer("the gradient before it is clipped is not known")
         policy, value = losses
         gradients = predict_gradients(world, settings, answer, policy.best, value.best)
     answers = []
@@ -266,14 +274,14 @@ def describe_epsilon(choice):
     return f"{choice['epsilon']:.0e}".replace("e-0", "e-")
 
 
-def step_rows(steps):
+def step_rows(explanation):
     """The rows of STEPS, of the Explanation of explain_steps."""
     adam = "betas", "decay", "correction"
     return [
-        steps.row(*STEPS["clip"], "gradient clip", expected=("all parameters",)),
-        steps.row(*STEPS["epsilon"], "epsilon", words=describe_epsilon, expected=(1e-5,)),
-        steps.row(*STEPS["place"], "place", expected=("before the bias correction",)),
-        steps.row(*STEPS["rest"], *adam, words=describe_adam, expected=((0.9, 0.999), 0.0, True)),
+        explanation.row(*STEPS["clip"], "gradient clip", expected=("all parameters",)),
+        explanation.row(*STEPS["epsilon"], "epsilon", words=describe_epsilon, expected=(1e-5,)),
+        explanation.row(*STEPS["place"], "place", expected=("before the bias correction",)),
+        explanation.row(*STEPS["rest"], *adam, words=describe_adam, expected=((0.9, 0.999), 0.0, True)),
     ]
 
 
@@ -287,7 +295,8 @@ def measure_updates(adapter, kind):
     if answer is None:
         details = [*LOSSES.values(), *MINIBATCHES.values(), *STEPS.values()]
         return unknown(details, adapter.errors["update"])
-    losses = explain_losses(*(answer.problem or (world, LOSS)), answer)
+    answered_world, settings = problem_of(answer, world, LOSS)
+    losses = explain_losses(answered_world, settings, answer)
     if losses is None:
         rows = unknown(LOSSES.values(), "the adapter gives no gradient")
     else:
@@ -299,9 +308,11 @@ def measure_updates(adapter, kind):
     answer = adapter.update(world, STEP)
     if answer is None:
         return rows + unknown(STEPS.values(), adapter.errors["update"])
-    steps = explain_steps(*(answer.problem or (world, STEP)), answer, losses)
-    if isinstance(steps, str):
-        return rows + unknown(STEPS.values(), steps)
+    answered_world, settings = problem_of(answer, world, STEP)
+    try:
+        steps = explain_steps(answered_world, settings, answer, losses)
+    except BadAnswer as error:
+        return rows + unknown(STEPS.values(), str(error))
     rows += step_rows(steps)
     if adapter.has("trace"):
         replaced = {LOSSES["scope"], MINIBATCHES["order"]}
@@ -310,11 +321,11 @@ def measure_updates(adapter, kind):
     return rows
 
 
-def measure_trace(adapter, losses, steps):
+def measure_trace(adapter, losses, step_explanation):
     """The rows of the order of the steps and of the scope of the normalization, for the adapter's trace().
 
     Of this update only weights are known, and no gradients.
-    losses, steps: Explanations of other updates, which say what the gradients are, and how they become steps."""
+    losses, step_explanation: Explanations of other updates: what the gradients are, and how they become steps."""
     answer = adapter.ask("trace")
     world, settings = answer.problem
     rows = [order_row(answer, world)]
@@ -332,8 +343,9 @@ def measure_trace(adapter, losses, steps):
 
     def predict(choice):
         gradients = predict_gradients(world, settings, known, choice, value.best)
-        clipped = [reference.clip_gradient(each, settings.max_grad_norm, steps.best) for each in gradients]
-        predicted, _ = reference.adam_changes(clipped, all_weights, settings.learning_rate, steps.best)
+        best = step_explanation.best
+        clipped = [reference.clip_gradient(each, settings.max_grad_norm, best) for each in gradients]
+        predicted, _ = reference.adam_changes(clipped, all_weights, settings.learning_rate, best)
         return predicted
 
     explanation = Explanation(changes, reference.choices(reference.POLICY, **fixed), predict, roundings)
@@ -354,7 +366,8 @@ def measure_divergence(adapter, kind):
     logged = answer.logged.get("approx_kl")
     if logged is None:
         return unknown([DIVERGENCE], "the adapter gives none")
-    batch = reference.Batch(*(answer.problem or (world, WHOLE)), answer)
+    answered_world, settings = problem_of(answer, world, WHOLE)
+    batch = reference.Batch(answered_world, settings, answer)
     step = answer.steps[0]
     estimates = reference.divergences(batch, step.rows, step.before["policy"][step.rows])
     errors = {name: abs(float(logged) - estimate) / abs(estimate) for name, estimate in estimates.items()}
@@ -377,7 +390,8 @@ def components_row(adapter, kind, detail, title):
     answer = adapter.update(world, LOSS)
     if answer is None:
         return unknown([(detail, title)], adapter.errors["update"])
-    losses = explain_losses(*(answer.problem or (world, LOSS)), answer)
+    answered_world, settings = problem_of(answer, world, LOSS)
+    losses = explain_losses(answered_world, settings, answer)
     if losses is None:
         return unknown([(detail, title)], "the adapter gives no gradient")
     policy, _ = losses
@@ -388,7 +402,7 @@ def measure_continuous_components(adapter):
     """The row of continuous 3, of an update and of the shape of the log standard deviation."""
     detail, title = COMPONENTS
     weights = initial_weights(adapter, "continuous")
-    components = make_world("continuous").outputs
+    components = make_world("continuous").num_outputs
     if weights is not None and weights["logstd"] is not None and weights["logstd"].shape == (components, components):
         return [Row(detail, title, NO, "a full covariance", 0.0)]
     return components_row(adapter, "continuous", detail, title)

@@ -163,7 +163,7 @@ def measure_continuous_weights(adapter):
     weights = initial_weights(adapter, "continuous")
     if weights is None:
         return unknown(CONTINUOUS_WEIGHTS.values(), adapter.errors["initial_weights"])
-    components = make_world("continuous").outputs
+    components = make_world("continuous").num_outputs
     last_weight, _ = weights["policy"][-1]
     outputs = len(last_weight)
     if weights["logstd"] is None and outputs not in (components, 2 * components):

@@ -16,7 +16,7 @@ from conformance import answers, atari, explanation, measure, page, reference, u
 from conformance import images as network
 from conformance import recurrence as recurrent
 from conformance.adapters import ours, ppo2
-from conformance.problems import Settings, Step, Update, make_world
+from conformance.problems import Refused, Settings, Step, Update, make_world
 from recipes import recipe as recipe_files
 
 RECIPES = {recipe.file.stem: recipe for recipe in recipe_files.recipes() if recipe.file.parent.name == "without"}
@@ -123,6 +123,27 @@ def test_a_wrong_game_is_one_line():
         rows = atari.measure_atari(answers.Adapter(SimpleNamespace(atari=lambda game, it=environment: it)))
         for row in rows:
             assert row.result == explanation.UNKNOWN and words in row.found and "\n" not in row.found
+
+
+def test_a_game_without_the_action_is_one_line():
+    """An environment that always goes right, whatever it is asked for."""
+
+    class Right:
+        def __init__(self, game):
+            self.game = game
+
+        def reset(self):
+            self.game.restart()
+            return np.zeros((4, 84, 84))
+
+        def step(self, action):
+            reward, is_over = self.game.step(2)
+            if is_over:
+                self.game.restart()
+            return np.zeros((4, 84, 84)), reward, is_over
+
+    for row in atari.measure_atari(answers.Adapter(SimpleNamespace(atari=Right))):
+        assert row.result == explanation.UNKNOWN and "the game never got the action 3" in row.found
 
 
 def fit_together(one, other):
@@ -265,6 +286,10 @@ def fails(*arguments):
     raise KeyError("no such\nmodel")
 
 
+def refuses(*arguments):
+    raise Refused("not this one")
+
+
 @pytest.mark.parametrize(
     "update, words",
     [
@@ -274,11 +299,17 @@ def fails(*arguments):
         (lambda world, settings: None, "the adapter does not answer it"),
         (lambda world, settings: {}, "update must return an Update, and not dict"),
         (lambda world, settings: Update(world.actions, []), "update took no step"),
-        (lambda world, settings: Update(world.actions[:2], []), "actions have the shape [2, 4, 2]"),
+        (lambda world, settings: Update(world.actions[:2], []), '"actions" has the shape [2, 4, 2]'),
         (
             lambda world, settings: Update(world.actions, [Step(np.array([-1]), {}, {})]),
             "rows must be whole numbers from 0 to 95",
         ),
+        (
+            lambda world, settings: Update(world.actions, [Step(np.array([0]), None, None)]),
+            "step 1, before must be a dict, and not NoneType",
+        ),
+        (lambda world, settings: Update([[1], [1, 2]], []), '"actions" is not an array of numbers'),
+        (refuses, "it refuses: not this one"),
     ],
 )
 def test_a_bad_update_is_one_line(update, words):
@@ -299,7 +330,13 @@ def test_a_bad_update_is_one_line(update, words):
             "has the shapes (2, 2) and (3,)",
         ),
         ("initial_weights", {"policy": []}, "not as the template says"),
-        ("schedules", {"learning_rate": [1.0]}, "learning_rate must be 8 numbers above 0"),
+        ("advantages", (np.zeros((24, 4)), np.zeros((24, 4))), "advantages must return a dict, and not tuple"),
+        ("advantages", {"returns": [[1.0], [1.0, 2.0]]}, '"returns" is not an array of numbers'),
+        ("schedules", {"learning_rate": [1.0]}, '"learning_rate" has the shape [1], and not [8]'),
+        ("schedules", {"learning_rate": [0.0] * 8}, "learning_rate must begin above 0"),
+        ("schedules", [1.0] * 8, "schedules must return a dict, and not list"),
+        ("normalize", np.zeros(3), "normalize must return a dict, and not ndarray"),
+        ("environment_actions", "clip", '"actions" is not an array of numbers'),
         (
             "images",
             {"input": np.zeros((2, 3)), "layers": [], "shared": True},
@@ -314,6 +351,25 @@ def test_a_bad_update_is_one_line(update, words):
 def test_another_bad_answer_is_one_line(name, answer, words):
     rows = measure.measure(SimpleNamespace(KINDS=template.KINDS, **{name: lambda *arguments: answer}))
     assert any(row.result == explanation.UNKNOWN and words in row.found for row in rows)
+
+
+@pytest.mark.parametrize("name", ["advantages", "initial_weights", "schedules", "normalize", "images", "recurrence"])
+def test_a_refusal_is_one_line(name):
+    rows = measure.measure(SimpleNamespace(KINDS=template.KINDS, **{name: refuses}))
+    assert any(row.result == explanation.UNKNOWN and "it refuses: not this one" in row.found for row in rows)
+
+
+def test_an_answer_needs_a_prediction_for_each_step():
+    step = {"policy": np.ones((2, 2))}
+    with pytest.raises(ValueError, match="shorter"):
+        explanation.total_error([step, step], [step])
+
+
+def test_a_difference_within_the_rounding_is_not_named():
+    answer = {"change of the weights": np.array([1.0, 2.0])}
+    prediction = {"change of the weights": np.array([1.1, 3.0])}
+    rounding = {"change of the weights": np.array([0.2, 0.2])}
+    assert "[1] is 2, and not 3" in explanation.first_difference([answer], [prediction], [rounding])
 
 
 def test_a_missing_function_is_not_measured():
@@ -361,7 +417,7 @@ def apart(answers):
 
     numbers, smallest = np.stack([flat(answer) for answer in answers]), np.inf
     for i, answer in enumerate(answers):
-        distances = (np.abs(numbers - numbers[i]) / flat(answer, explanation.size_of)).max(axis=1)
+        distances = (np.abs(numbers - numbers[i]) / flat(answer, explanation.error_scale)).max(axis=1)
         smallest = min(smallest, np.delete(distances, i).min())
     return smallest
 
@@ -540,6 +596,11 @@ def test_a_file_that_is_no_adapter_is_one_line(text, words, tmp_path):
         file.write_text(text)
     done = run(file)
     assert done.returncode == 1 and words in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_a_folder_without_scripts_is_one_line(tmp_path):
+    done = run(tmp_path)
+    assert done.returncode == 1 and "has none of ppo.py" in done.stderr and done.stderr.count("\n") == 1
 
 
 def test_an_unknown_name_lists_the_adapters():

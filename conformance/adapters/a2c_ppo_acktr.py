@@ -30,8 +30,8 @@ KINDS = "discrete", "continuous"
 def action_space(kind):
     world = make_world(kind)
     if kind == "discrete":
-        return gym.spaces.Discrete(world.outputs)
-    return gym.spaces.Box(-1.0, 1.0, (world.outputs,))
+        return gym.spaces.Discrete(world.num_outputs)
+    return gym.spaces.Box(-1.0, 1.0, (world.num_outputs,))
 
 
 def defaults():
@@ -127,8 +127,9 @@ def collect(world, player, policy, rollouts):
         rows, rewards, terminated, truncated, _ = player.step(chosen)
         obs = torch.as_tensor(rows).float()[:, None]
         masks = torch.as_tensor(~(terminated | truncated)).float()[:, None]
-        bad = torch.as_tensor(~(truncated & ~terminated)).float()[:, None]
-        rollouts.insert(obs, states, action, log_prob, value, torch.as_tensor(rewards)[:, None], masks, bad)
+        # as its main.py: 0 where a time limit ended the episode
+        bad_masks = torch.as_tensor(~(truncated & ~terminated)).float()[:, None]
+        rollouts.insert(obs, states, action, log_prob, value, torch.as_tensor(rewards)[:, None], masks, bad_masks)
 
 
 def update(world, settings):

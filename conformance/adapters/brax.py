@@ -29,7 +29,7 @@ def ends(world):
 
 def make_networks(world):
     """Its networks with functions that answer from tables; an observation is the number of a row."""
-    made = networks.make_ppo_networks(1, world.outputs, distribution_type="normal")
+    made = networks.make_ppo_networks(1, world.num_outputs, distribution_type="normal")
 
     class Policy:
         @staticmethod
@@ -125,7 +125,7 @@ def initial_weights(seed, kind):
     if kind != "continuous":
         return None
     made = networks.make_ppo_networks(
-        6, make_world(kind).outputs, preprocess_observations_fn=running_statistics.normalize
+        6, make_world(kind).num_outputs, preprocess_observations_fn=running_statistics.normalize
     )
     keys = jax.random.split(jax.random.PRNGKey(seed))
     found = {}

@@ -9,11 +9,14 @@ def find(tree, name):
         return getattr(tree, name)
     if isinstance(tree, dict):
         tree = list(tree.values())
-    for part in tree if isinstance(tree, tuple | list) else ():
+    parts = tree if isinstance(tree, tuple | list) else ()
+    for part in parts:
         found = find(part, name)
         if found is not None:
             return found
-    return find(tree.inner_state, name) if hasattr(tree, "inner_state") else None
+    if hasattr(tree, "inner_state"):
+        return find(tree.inner_state, name)
+    return None
 
 
 def gradient_of_means(before, after, decay=0.9):

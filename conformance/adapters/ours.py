@@ -88,10 +88,10 @@ def spaces(kind, image_shape=None, inputs=6):
         box = gym.spaces.Box(0, 255, image_shape, np.uint8)
     world = make_world(kind)
     if kind == "discrete":
-        return box, gym.spaces.Discrete(world.outputs)
+        return box, gym.spaces.Discrete(world.num_outputs)
     if kind == "multidiscrete":
         return box, gym.spaces.MultiDiscrete(world.nvec)
-    return box, gym.spaces.Box(-1, 1, (world.outputs,))
+    return box, gym.spaces.Box(-1, 1, (world.num_outputs,))
 
 
 class RowNumber(nn.Module):
@@ -121,7 +121,8 @@ class PassOn(nn.Module):
 class Seen:
     """What was seen of a run of a script's train()."""
 
-    returns: np.ndarray  # float [R], of the rows that came into a minibatch; after the run, [M, N]
+    row_returns: np.ndarray  # float [R], of the rows that came into a minibatch, with NaN for the others
+    returns: np.ndarray | None = None  # float [M, N], of the last rollout; None for IMPALA
     advantages: np.ndarray | None = None  # float32 [M, N], of the last rollout; None for IMPALA
     stored: str = ""  # the dtype of the observations of a minibatch
     stats: dict = dataclasses.field(default_factory=dict)  # what the last step logs
@@ -146,7 +147,8 @@ class Script:
         self.kind = "discrete"
         if hasattr(module, "MultiDiscrete"):
             self.kind = "multidiscrete"
-        if hasattr(module.Args, "env_id") and hasattr(module, "Normalize") and not hasattr(module, "Residual"):
+        is_procgen = hasattr(module, "Residual")  # it normalizes rewards, but its actions are discrete
+        if hasattr(module, "Normalize") and not is_procgen:
             self.kind = "continuous"
         self.KINDS = (self.kind,)
         self.image_shape = None
@@ -216,7 +218,7 @@ class Script:
         }
         fields = {field.name for field in dataclasses.fields(module.Args)}
         args = module.Args(**{name: value for name, value in options.items() if name in fields})
-        seen = Seen(returns=np.full(world.num_rows, np.nan))
+        seen = Seen(row_returns=np.full(world.num_rows, np.nan))
         environments = Environments(world, self.image_shape)
         with Recorder(world) as recorder:
             replaced = self.replacements(environments, recorder, seen, memory or PassOn())
@@ -233,7 +235,7 @@ class Script:
         if seen.advantages is not None:
             size = world.rewards.size
             values = world.old_value[:size].reshape(world.rewards.shape)
-            returns = seen.returns[:size].reshape(world.rewards.shape)
+            returns = seen.row_returns[:size].reshape(world.rewards.shape)
             # A minibatch may not have come to every row.
             seen.returns = np.where(np.isnan(returns), seen.advantages + values, returns)
         return seen
@@ -276,7 +278,7 @@ class Script:
         def ppo_loss(agent, minibatch, args):
             loss, stats = module_loss(agent, minibatch, args)
             seen.stored = str(minibatch["obs"].numpy().dtype)
-            seen.returns[recorder.rows] = minibatch["returns"].detach().numpy()
+            seen.row_returns[recorder.rows] = minibatch["returns"].detach().numpy()
             seen.stats = {name: float(number) for name, number in stats.items()}
             seen.clip_ranges.append(float(args.clip_coef))
             seen.learning_rates.append(float(args.learning_rate))
@@ -418,8 +420,11 @@ class Replay(gym.vector.VectorEnv):
         ends = self.stream.ends[t]
         infos = {}
         if ends.any():
-            finals = [self.stream.finals[t, n] if end else None for n, end in enumerate(ends)]
-            infos["final_obs"] = np.array([None, *finals], object)[1:]
+            infos["final_obs"] = np.empty(
+                len(ends), dtype=object
+            )  # of None; np.array() would stack arrays of one shape
+            for n in np.flatnonzero(ends):
+                infos["final_obs"][n] = self.stream.finals[t, n]
         rewards = self.stream.rewards[t].astype(float)
         return self.stream.obs[t + 1].copy(), rewards, ends.copy(), np.zeros_like(ends), infos
 

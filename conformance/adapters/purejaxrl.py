@@ -25,7 +25,7 @@ class Environments:
         self.player = Player(world)
 
     def action_space(self, params):
-        return SimpleNamespace(n=self.world.outputs)
+        return SimpleNamespace(n=self.world.num_outputs)
 
     def observation_space(self, params):
         return SimpleNamespace(shape=(1,))
@@ -148,7 +148,7 @@ class Scripts:
     def initial_weights(self, seed, kind):
         if kind != "discrete":
             return None
-        network = self.load().ActorCritic(make_world(kind).outputs)
+        network = self.load().ActorCritic(make_world(kind).num_outputs)
         params = network.init(jax.random.PRNGKey(seed), jnp.zeros((1, 6)))["params"]
         dense = [params[f"Dense_{number}"] for number in range(6)]
         layers = [(np.asarray(layer["kernel"]).T, np.asarray(layer["bias"])) for layer in dense]

@@ -85,7 +85,7 @@ def play(world, settings):
 
         spaces = {
             "observation_space": gym.spaces.Box(-1e6, 1e6, (1,)),
-            "action_space": gym.spaces.Box(-100.0, 100.0, (world.outputs,)),
+            "action_space": gym.spaces.Box(-100.0, 100.0, (world.num_outputs,)),
         }
         config = {
             "name": "world",

@@ -49,10 +49,10 @@ def spaces(kind, inputs=1):
     world = make_world(kind)
     box = gym.spaces.Box(-1e6, 1e6, (inputs,), np.float32)
     if kind == "continuous":
-        return box, gym.spaces.Box(-100.0, 100.0, (world.outputs,), np.float32)
+        return box, gym.spaces.Box(-100.0, 100.0, (world.num_outputs,), np.float32)
     if kind == "multidiscrete":
         return box, gym.spaces.MultiDiscrete(world.nvec)
-    return box, gym.spaces.Discrete(world.outputs)
+    return box, gym.spaces.Discrete(world.num_outputs)
 
 
 def make_learner(world, settings, recorder):
@@ -125,8 +125,9 @@ def learn(world, settings, updates=1):
     """(recorder, columns of the last rollout, what was logged, rate of each update) after updates of the learner."""
     batches = []
     rates = []
-    one = settings.num_minibatches == 1  # None is the library's word for it, which includes the added steps
-    minibatch_size = None if one else world.rewards.size // settings.num_minibatches
+    minibatch_size = None  # the library's word for the whole rollout with the added steps
+    if settings.num_minibatches > 1:
+        minibatch_size = world.rewards.size // settings.num_minibatches
     with Recorder(world) as recorder:
         learner = make_learner(world, settings, recorder)
         connector = learner._learner_connector
@@ -159,22 +160,23 @@ def update(world, settings):
     size = world.rewards.size
     rows = columns[Columns.OBS][:, 0].round().astype(int)
     targets = columns[Postprocessing.VALUE_TARGETS]
-    sums = targets - world.old_value[rows]
-    found = np.zeros(size)
+    advantages_of_rows = targets - world.old_value[rows]
+    advantages = np.zeros(size)
     returns = np.zeros(size)
     inside = rows < size
-    found[rows[inside]] = sums[inside]
+    advantages[rows[inside]] = advantages_of_rows[inside]
     returns[rows[inside]] = targets[inside]
     shape = world.rewards.shape
     kl = logged[MODULE]["mean_kl_loss"]
-    kl = kl.peek() if hasattr(kl, "peek") else kl
+    if hasattr(kl, "peek"):  # one of the library's statistics, not a number
+        kl = kl.peek()
     return Update(
         world.actions,
         recorder.steps,
-        found.reshape(shape),
+        advantages.reshape(shape),
         returns.reshape(shape),
         {"approx_kl": float(kl)},
-        added=sums[~inside],
+        added=advantages_of_rows[~inside],
     )
 
 
@@ -194,8 +196,9 @@ def initial_weights(seed, kind):
     module = spec.build()
     encoder = module.encoder
     shared = getattr(encoder, "encoder", None)
-    trunks = [shared or encoder.actor_encoder], [shared or encoder.critic_encoder]
-    return {"policy": layers(*trunks[0], module.pi), "value": layers(*trunks[1], module.vf)}
+    actor_trunk = shared or encoder.actor_encoder
+    critic_trunk = shared or encoder.critic_encoder
+    return {"policy": layers(actor_trunk, module.pi), "value": layers(critic_trunk, module.vf)}
 
 
 def schedules(updates):

@@ -37,11 +37,11 @@ def play(world, settings, **options):
     torch.manual_seed(1)
     with Recorder(world) as recorder:
         obs = show(player.reset())
-        actor, critic = make_models(obs, world.outputs, std_type="log")
+        actor, critic = make_models(obs, world.num_outputs, std_type="log")
         actor.mlp = recorder.policy
         critic.mlp = recorder.value
         actor.distribution.log_std_param = recorder.logstd
-        storage = RolloutStorage("rl", world.num_envs, world.num_steps, obs, [world.outputs])
+        storage = RolloutStorage("rl", world.num_envs, world.num_steps, obs, [world.num_outputs])
         algorithm = PPO(
             actor,
             critic,
@@ -91,7 +91,7 @@ def initial_weights(seed, kind):
     if kind != "continuous":
         return None
     torch.manual_seed(seed)
-    actor, critic = make_models(show(np.zeros((1, 6))), make_world(kind).outputs)
+    actor, critic = make_models(show(np.zeros((1, 6))), make_world(kind).num_outputs)
     found = {"policy": layers(actor.mlp), "value": layers(critic.mlp)}
     deviation = actor.distribution.std_param.detach().numpy()
     return found | {"logstd": np.log(deviation), "std": True}

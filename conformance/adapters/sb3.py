@@ -59,10 +59,10 @@ class Environments(VecEnv):
 def action_space(kind):
     world = make_world(kind)
     if kind == "continuous":
-        return spaces.Box(-100.0, 100.0, (world.outputs,))
+        return spaces.Box(-100.0, 100.0, (world.num_outputs,))
     if kind == "multidiscrete":
         return spaces.MultiDiscrete(world.nvec)
-    return spaces.Discrete(world.outputs)
+    return spaces.Discrete(world.num_outputs)
 
 
 def make_model(
@@ -114,11 +114,13 @@ def update(world, settings, **options):
     model, recorder = learn(world, settings, **options)
     buffer = model.rollout_buffer
     player = model.env.player
-    shape = world.rewards.shape
-    flat = [array.reshape(world.num_envs, world.num_steps).T for array in (buffer.advantages, buffer.returns)]
+    # train() has flattened the buffer, environment by environment
+    advantages, returns = (
+        array.reshape(world.num_envs, world.num_steps).T for array in (buffer.advantages, buffer.returns)
+    )
     logged = {"approx_kl": model.logger.name_to_value.get("train/approx_kl")}
-    assert flat[0].shape == shape
-    return Update(np.array(player.actions).reshape(world.actions.shape), recorder.steps, *flat, logged)
+    actions = np.array(player.actions).reshape(world.actions.shape)
+    return Update(actions, recorder.steps, advantages, returns, logged)
 
 
 def advantages(world, settings):
@@ -128,10 +130,11 @@ def advantages(world, settings):
 
 def initial_weights(seed, kind, algorithm=PPO):
     world = make_world(kind)
+    actions = action_space(kind)
 
     class Vector(gym.Env):
         observation_space = spaces.Box(-1, 1, (6,))
-        action_space = globals()["action_space"](kind)
+        action_space = actions
 
     model = algorithm("MlpPolicy", DummyVecEnv([Vector]), seed=seed, device="cpu")
     policy = model.policy
@@ -148,10 +151,11 @@ def initial_weights(seed, kind, algorithm=PPO):
 def images(images):
     """Of CnnPolicy, on observations of four frames."""
     observations = spaces.Box(0, 255, images.shape[1:], np.uint8)
+    actions = action_space("discrete")
 
     class Vector(gym.Env):
         observation_space = observations
-        action_space = globals()["action_space"]("discrete")
+        action_space = actions
 
     model = PPO("CnnPolicy", DummyVecEnv([Vector]), n_steps=8, batch_size=8, device="cpu")
     obs = torch.as_tensor(images)

@@ -34,7 +34,7 @@ def make_networks(world):
             outputs = table[obs[:, 0].astype(int)]
             if world.kind == "discrete":
                 return tfd.Categorical(logits=outputs)
-            log_std = self.param("log_std", nn.initializers.zeros, (world.outputs,))
+            log_std = self.param("log_std", nn.initializers.zeros, (world.num_outputs,))
             return tfd.MultivariateNormalDiag(loc=outputs, scale_diag=jnp.exp(log_std))
 
     class TableCritic(nn.Module):

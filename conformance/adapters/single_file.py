@@ -110,7 +110,8 @@ class Scripts:
         for unneeded in ("wandb", "pybullet_envs"):  # which it imports
             sys.modules.setdefault(unneeded, ModuleType(unneeded))
         namespace = {"__name__": path.stem, "__file__": str(path)}
-        module = sys.modules[path.stem] = ModuleType(path.stem)  # dataclasses look their module up
+        module = ModuleType(path.stem)
+        sys.modules[path.stem] = module  # where dataclasses look it up
         module.__dict__.update(namespace)
         exec(compile(tree, str(path), "exec"), module.__dict__)
         block = ast.Module([statement for node in main for statement in node.body], [])
@@ -121,10 +122,10 @@ class Scripts:
         world = make_world(kind)
         box = gym.spaces.Box(-1e6, 1e6, (inputs,), np.float32)
         if kind == "continuous":
-            return box, gym.spaces.Box(-1.0, 1.0, (world.outputs,), np.float32)
+            return box, gym.spaces.Box(-1.0, 1.0, (world.num_outputs,), np.float32)
         if kind == "multidiscrete":
             return box, gym.spaces.MultiDiscrete(world.nvec)
-        return box, gym.spaces.Discrete(world.outputs)
+        return box, gym.spaces.Discrete(world.num_outputs)
 
     def train(self, world, settings, updates=1, name=None, memory=None):
         """(namespace, player, recorder) after the main block has run.
@@ -138,6 +139,7 @@ class Scripts:
         has_old_interface = "next_obs, reward, done, info = envs.step" in text
         envs = Environments(world, self.spaces(gym, world.kind), has_old_interface)
         make_vector = lambda makers, **options: envs  # noqa: E731
+        make_agent = namespace["Agent"].__init__
         with Recorder(world) as recorder:
 
             def make_agent_with_tables(agent, *arguments):
@@ -155,7 +157,6 @@ class Scripts:
                     del agent.actor_logstd
                     agent.actor_logstd = recorder.logstd
 
-            make_agent = namespace["Agent"].__init__
             namespace["Agent"].__init__ = make_agent_with_tables
             namespace["gym"] = Proxy(gym, vector=Proxy(gym.vector, SyncVectorEnv=make_vector))
             namespace |= {"SummaryWriter": Nothing, "wandb": Nothing()}

@@ -18,10 +18,10 @@ VERSION = skrl.__version__
 def action_space(kind):
     world = make_world(kind)
     if kind == "continuous":
-        return gym.spaces.Box(-1.0, 1.0, (world.outputs,))
+        return gym.spaces.Box(-1.0, 1.0, (world.num_outputs,))
     if kind == "multidiscrete":
         return gym.spaces.MultiDiscrete(world.nvec)
-    return gym.spaces.Discrete(world.outputs)
+    return gym.spaces.Discrete(world.num_outputs)
 
 
 def make_models(world, recorder):

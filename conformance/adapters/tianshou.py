@@ -49,9 +49,9 @@ class Critic(nn.Module):
 def make_algorithm(world, settings, recorder):
     actor = Actor(world, recorder)
     if world.kind == "discrete":
-        policy = DiscreteActorPolicy(actor=actor, action_space=gym.spaces.Discrete(world.outputs))
+        policy = DiscreteActorPolicy(actor=actor, action_space=gym.spaces.Discrete(world.num_outputs))
     else:
-        box = gym.spaces.Box(-1.0, 1.0, (world.outputs,))
+        box = gym.spaces.Box(-1.0, 1.0, (world.num_outputs,))
         policy = ProbabilisticActorPolicy(
             actor=actor, dist_fn=lambda parts: Independent(Normal(*parts), 1), action_space=box
         )

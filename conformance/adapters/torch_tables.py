@@ -39,8 +39,9 @@ class Table(nn.Module):
 class Recorder:
     """The tables of a world, and the gradient steps that an implementation takes on them.
 
-    `collecting` may be set where an implementation collects its rollout with gradients enabled. Use it in a `with`:
-    it watches torch's optimizers.
+    `collecting` may be set where an implementation collects its rollout with gradients enabled. `steps` has a
+    problems.Step for each gradient step, and `rates` the learning rate of each step of an optimizer. Use it in a
+    `with`: it watches torch's optimizers.
     """
 
     def __init__(self, world):
@@ -81,20 +82,20 @@ class Recorder:
         return tensor.detach().cpu().numpy().astype(float).reshape(shape).copy()
 
     def see(self, name, rows):
-        """A table answers with gradients: what was pending is a step that is over."""
+        """Called when a table answers with gradients enabled: the step before is over."""
         self.finish()
         if name == "policy" or self.rows is None:
             self.rows = rows.detach().cpu().numpy().copy()
 
     def add(self, name, gradient):
-        """The gradient of one parameter is known."""
+        """Called when the gradient of a parameter is known."""
         if not self.pending:
             self.before = self.tables()
         array = self.as_array(name, gradient)
         self.pending[name] = self.pending.get(name, 0.0) + array
 
     def see_optimizer(self, optimizer):
-        """An optimizer is about to step: the gradients are as clipped as they become."""
+        """Called before an optimizer steps: by now the gradients are clipped."""
         self.rates.append(float(optimizer.param_groups[0]["lr"]))
         if not self.pending:
             return

@@ -87,7 +87,8 @@ def estimate(world, settings, critic):
     """The rollout with GAE's advantages and value targets."""
     data = rollout(world)
     with torch.no_grad():
-        GAE(gamma=settings.gamma, lmbda=settings.gae_lambda, value_network=critic)(data)
+        estimator = GAE(gamma=settings.gamma, lmbda=settings.gae_lambda, value_network=critic)
+        estimator(data)  # adds its columns to the data
     return data
 
 
@@ -121,6 +122,6 @@ def update(world, settings):
                 gradients = torch.autograd.grad(total, list(recorder.parameters().values()))
                 with torch.no_grad():
                     for parameter, gradient in zip(recorder.parameters().values(), gradients, strict=True):
-                        parameter -= settings.learning_rate * gradient
+                        parameter.sub_(settings.learning_rate * gradient)
     arrays = [data[name][..., 0].T.numpy() for name in ("advantage", "value_target")]
     return Update(world.actions, recorder.steps, *arrays, {"approx_kl": found["kl_approx"].item()})
