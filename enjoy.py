@@ -137,7 +137,10 @@ def load(path, script_options=()):
     # Security: whoever plays a folder runs the script in it anyway. A checkpoint alone must run no code but this
     # repository's, so the module of an env_id "module:Id" is imported only if the user has named it.
     has_own_script = source.resolve() != beside.resolve()
-    is_named = any(options.env_id in word for word in script_options)
+    is_named = False
+    for word in script_options:  # "--env-id", "module:Id" or "--env-id=module:Id"
+        if options.env_id in (word, word.partition("=")[2]):
+            is_named = True
     return Saved(file, state, script, options, trusted=has_own_script or is_named)
 
 
@@ -302,7 +305,7 @@ def find_normalize(script, envs):
 
 
 def restore(part, name, saved):
-    """Loads the state of a part from the checkpoint; a line ends the program if it does not fit."""
+    """Loads the state of a part from the checkpoint. Ends the program with a message if it does not fit."""
     if name not in saved.state["parts"]:
         sys.exit(f"error: {saved.file} has no part {name}")
     try:
@@ -421,7 +424,7 @@ class Match:
 
 
 def make_match(player, envs, args):
-    """The Match of a player and args.opponent; a line ends the program if there are no two players.
+    """The Match of a player and args.opponent. Ends the program with a message if there are no two players.
 
     Options on the command line are the player's: the opponent's script may not have them."""
     if not hasattr(player.script, "Seats"):
@@ -437,7 +440,7 @@ def make_match(player, envs, args):
 
 
 def draw(envs):
-    """A picture of the first environment, uint8 [H, W, 3]; without one a line ends the program."""
+    """A picture of the first environment, uint8 [H, W, 3]. Ends the program with a message if there is none."""
     if envs.render_mode != "rgb_array":
         sys.exit(f"error: the environment's render_mode is {envs.render_mode}; {PICTURES_HINT}")
     try:
@@ -603,7 +606,7 @@ def describe(results, args):
         signs = [np.sign(score) for score in scores]
         text += f", won {signs.count(1)}, drawn {signs.count(0)}, lost {signs.count(-1)}"
     successes = [game.success for game in games]
-    if successes != [None] * len(games):
+    if any(success is not None for success in successes):
         text += f", success in {successes.count(True)}"
     if unfinished:
         text += f"; without {unfinished} that did not end"
@@ -658,7 +661,8 @@ def errors_as_lines():
     except KeyboardInterrupt:
         sys.exit(130)
     except (ImportError, gym.error.DependencyNotInstalled) as error:
-        package, _, _ = (getattr(error, "name", None) or "").partition(".")
+        module_name = getattr(error, "name", None) or ""
+        package = module_name.split(".")[0]
         if package in EXTRAS:
             command = f"pip install -c constraints.txt '.[{EXTRAS[package]}]'"
             sys.exit(f"error: {error}; this installs what is missing: {command}")

@@ -41,7 +41,7 @@ class Args:
 
 
 class Recorder(gym.vector.VectorWrapper):
-    """Keeps the last observations and actions as they passed through this wrapper, as arrays if they were tensors.
+    """Keeps copies, as arrays, of the last observations and actions that passed through this wrapper.
 
     The file must take and give the same ones, whatever the wrappers around this one do to them."""
 

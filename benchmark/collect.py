@@ -38,7 +38,7 @@ NO_EXPERIMENT = {
     "resume",
     "runs_folder",
 }
-# Options that are not among the "options" of a run: these, and two that it has beside them
+# Left out of the "options" of a run: those above, and two that the run has as keys of its own
 NOT_OPTIONS = NO_EXPERIMENT | {"env_id", "seed"}
 # Packages whose versions are kept
 PACKAGES = {
@@ -77,17 +77,17 @@ class Broken(Exception):
     """Why a run cannot be collected."""
 
 
-# What a run says about itself. From here to gathered(), `run` is the folder of a run.
+# What a run says about itself
 
 
 def read_json(path):
     return json.loads(path.read_text())
 
 
-def blob(file):
-    """The hash that git has for a file."""
-    text = file.read_bytes()
-    return hashlib.sha1(b"blob %d\0" % len(text) + text).hexdigest()
+def git_hash(file):
+    """The hash that git has for the contents of a file."""
+    data = file.read_bytes()
+    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
 
 
 def git(*words):
@@ -112,9 +112,9 @@ def step_of(file):
     return int(file.stem.rpartition("_")[2])
 
 
-def newest_step(run):
+def newest_step(run_folder):
     """The step of a run's newest checkpoint; 0 without one."""
-    return max((step_of(file) for file in run.glob(f"checkpoint_{STEP}.pt")), default=0)
+    return max((step_of(file) for file in run_folder.glob(f"checkpoint_{STEP}.pt")), default=0)
 
 
 def defaults_of(about):
@@ -128,23 +128,23 @@ def defaults_of(about):
     return {name: value for name, value in about["args"].items() if name not in given}
 
 
-def resumed_texts(run, script):
+def resumed_texts(run_folder, script):
     """The changed texts of the script with which a run was resumed, [{"step", "source", "commit"}, ...]."""
     texts = []
-    source = blob(run / f"{script}.py")
-    for step, about in resumes(run):
-        file = run / f"{script}_{step:012}.py"
-        if file.exists() and blob(file) != source:
-            source = blob(file)
+    source = git_hash(run_folder / f"{script}.py")
+    for step, about in resumes(run_folder):
+        file = run_folder / f"{script}_{step:012}.py"
+        if file.exists() and git_hash(file) != source:
+            source = git_hash(file)
             texts.append({"step": step, "source": source, "commit": commit_of(about, script, source)})
     return texts
 
 
-def changed_options(run):
+def changed_options(run_folder):
     """What resumes of a run changed, {option: [(step, its value from that step on), ...]}."""
-    args = read_json(run / "run.json")["args"]
+    args = read_json(run_folder / "run.json")["args"]
     changes = {}
-    for step, about in resumes(run):
+    for step, about in resumes(run_folder):
         defaults = defaults_of(about)
         for name in about["args"].keys() - NOT_OPTIONS - {"exp_name"}:  # a resume cannot rename a run
             value = about["args"][name]
@@ -157,41 +157,42 @@ def changed_options(run):
     return changes
 
 
-def resumes(run):
+def resumes(run_folder):
     """The resumes after which a run trained on, [(step, run.json of the resume), ...]."""
-    end = newest_step(run)
-    files = sorted(run.glob(f"run_{STEP}.json"))
+    end = newest_step(run_folder)
+    files = sorted(run_folder.glob(f"run_{STEP}.json"))
     return [(step_of(file), read_json(file)) for file in files if step_of(file) < end]
 
 
-def describe(run):
+def describe(run_folder):
     """What is known about a run: its run.json with more keys. Raises Broken, or another error for a damaged file.
 
     The keys are "run", "ours", "script", "env_id", "seed", "options" (those that are not the script's defaults),
-    "batch_size" and "steps_wanted". An option that a resume changed has a text with all its values, which makes another
-    experiment."""
-    if not run.is_dir():
+    "batch_size", "total_timesteps" and "steps_wanted". Runs of ours also have "source", git's hash of the script,
+    "commit" and, after a resume with another text, "resumed". An option that a resume changed has a text with all its
+    values, which makes another experiment."""
+    if not run_folder.is_dir():
         raise Broken("not the folder of a run")
-    about = read_json(run / "run.json")
-    about["run"] = run.name
+    about = read_json(run_folder / "run.json")
+    about["run"] = run_folder.name
     about["seed"] = int(about["args"]["seed"])
     about["ours"] = "--alg=ppo2" not in about["command"]
-    more = describe_ours(run, about) if about["ours"] else describe_ppo2(run, about)
+    more = describe_ours(run_folder, about) if about["ours"] else describe_ppo2(run_folder, about)
     about |= more
     about["options"] = dict(sorted(about["options"].items()))
     about["steps_wanted"] = about["total_timesteps"] // about["batch_size"] * about["batch_size"]
     return about
 
 
-def describe_ours(run, about):
+def describe_ours(run_folder, about):
     """What describe() says of a run of our scripts alone."""
     args = about["args"]
     if args.get("resume"):
         raise Broken(f"begun from {args['resume']}: its log does not have what was before")
     script = Path(about["script"]).stem
-    source = blob(run / f"{script}.py")
-    texts = resumed_texts(run, script)
-    changes = changed_options(run)
+    source = git_hash(run_folder / f"{script}.py")
+    texts = resumed_texts(run_folder, script)
+    changes = changed_options(run_folder)
     if {"num_envs", "num_steps"} & changes.keys():
         raise Broken("num_envs or num_steps was changed at a resume")
 
@@ -220,10 +221,10 @@ def describe_ours(run, about):
     return more
 
 
-def describe_ppo2(run, about):
+def describe_ppo2(run_folder, about):
     """What describe() says of a run of openai/baselines' ppo2 alone."""
     args = about["args"]
-    with (run / "progress.csv").open() as file:
+    with (run_folder / "progress.csv").open() as file:
         first = next(csv.DictReader(file), None)
     if first is None:
         raise Broken("no update")
@@ -238,13 +239,13 @@ def describe_ppo2(run, about):
 # What a run logged
 
 
-def events(run):
+def events(run_folder):
     """{tag: [(step, value, seconds of training), ...]} of a run.
 
     As in TensorBoard, a start at step S removes the earlier points whose step is S or more. The time between a stop and
     a resume is not counted."""
     points = {}
-    for path in sorted(run.glob("events.*")):
+    for path in sorted(run_folder.glob("events.*")):
         started = None  # the time of the first event in the file
         offset = None  # what turns the time of an event into seconds of training
         for event in LegacyEventFileLoader(str(path)).Load():
@@ -261,14 +262,14 @@ def events(run):
     return points
 
 
-def read_ours(run, about):
+def read_ours(run_folder, about):
     """(episodes, updates) of a run of one of our scripts, as read() returns them.
 
     The updates have a column for whatever the script logs, with NaN where an update lacks it."""
-    last = newest_step(run)
+    last = newest_step(run_folder)
     if last == 0:
         raise Broken("no checkpoint of an update")
-    logged = {tag: [point for point in points if point[0] <= last] for tag, points in events(run).items()}
+    logged = {tag: [point for point in points if point[0] <= last] for tag, points in events(run_folder).items()}
     returns = logged.pop("charts/episodic_return", [])
     lengths = logged.pop("charts/episodic_length", [])
     if len(returns) != len(lengths):
@@ -296,22 +297,22 @@ def read_ours(run, about):
     return episodes, updates
 
 
-def read_ppo2(run, about):
+def read_ppo2(run_folder, about):
     """(episodes, updates) of a run of ppo2, as read() returns them: from its log, and its episodes.csv or monitors.
 
-    A run that a hook recorded has episodes.csv, with the columns step, seconds, return and length; those that ended
+    A run that a hook recorded has episodes.csv, with the columns step, seconds, return and length. Episodes that ended
     after the last update do not count. Other runs have a monitor of each environment, which counts its own steps; all
     environments step together. On Atari a monitor counts the steps of FIRE and of restarts after lost lives too, so
     there a curve by episodes lies a little to the right."""
-    with (run / "progress.csv").open() as file:
+    with (run_folder / "progress.csv").open() as file:
         rows = list(csv.DictReader(file))
     updates = {name: [float(row[column]) for row in rows] for name, column in PPO2_COLUMNS.items()}
     columns = ("step", "seconds", "return", "length")
-    if (run / "episodes.csv").exists():
-        with (run / "episodes.csv").open() as file:
+    if (run_folder / "episodes.csv").exists():
+        with (run_folder / "episodes.csv").open() as file:
             recorded = [row for row in csv.DictReader(file) if float(row["step"]) <= updates["step"][-1]]
         return {name: [float(row[name]) for row in recorded] for name in columns}, updates
-    monitors = sorted(run.glob("*.monitor.csv"))
+    monitors = sorted(run_folder.glob("*.monitor.csv"))
     num_env = int(about["args"].get("num_env", 1))
     if len(monitors) != num_env:
         raise Broken(f"{len(monitors)} monitors of {num_env} environments")
@@ -328,11 +329,11 @@ def read_ppo2(run, about):
     return episodes, updates
 
 
-def read(run, about):
+def read(run_folder, about):
     """(episodes, updates) of a run, each {column: [number, ...]}; `about` is what describe() returned.
 
     Raises Broken, or another error for a damaged file."""
-    episodes, updates = read_ours(run, about) if about["ours"] else read_ppo2(run, about)
+    episodes, updates = read_ours(run_folder, about) if about["ours"] else read_ppo2(run_folder, about)
     if not episodes["step"]:
         raise Broken("no episode ended")
     return episodes, updates
@@ -347,13 +348,13 @@ def command_of(about, args):
     return shlex.join(words)
 
 
-def gathered(run, machine="unknown"):
+def gathered(run_folder, machine="unknown"):
     """The Run in a folder; its `about` is what the results say about it, and the key "ours", which collect() removes.
 
     machine: what made the run, as a text; if it has a sweep.json, the dict in it, which sweep.machine() made, replaces
     the text. Raises what describe() raises."""
-    about = describe(run)
-    episodes, updates = read(run, about)
+    about = describe(run_folder)
+    episodes, updates = read(run_folder, about)
     versions = {}
     for name, version in about["versions"].items():
         name = name.lower().replace("_", "-")
@@ -362,8 +363,8 @@ def gathered(run, machine="unknown"):
     about["versions"] = versions
     about["steps"] = int(updates["step"][-1])
     about["machine"] = machine
-    if (run / "sweep.json").exists():  # the launcher knows the machine, and a recipe with its commit
-        about |= read_json(run / "sweep.json")
+    if (run_folder / "sweep.json").exists():  # the launcher knows the machine, and a recipe with its commit
+        about |= read_json(run_folder / "sweep.json")
     if about["ours"]:
         about["command"] = command_of(about, about["args"])
     for name in ("args", "defaults", "batch_size"):
@@ -406,7 +407,7 @@ def collect(run_folders, results_folder, machine="unknown", preset=results.SMALL
         name = results.name_of(about, side)
         before = new[name].about if name in new else results.find(results_folder, about, side)
         if before is not None and before["steps"] > about["steps"]:
-            why = f"the results have one of {before['steps']} steps, this has {about['steps']}"
+            why = f"another run of this experiment and seed has {before['steps']} steps, this has {about['steps']}"
             print(f"left out: {run_folder}: {why}", flush=True)
             continue
         new[name] = run

@@ -8,8 +8,8 @@ The first writes runs/curves.svg, with a panel for each environment, and prints 
 t-test at the 5% level. The third does so in every environment that has both, and summarizes the environments by
 median, mean and interquartile mean. An experiment is named by its --exp-name, or by its script. Where its runs have
 different options, the name alone means the defaults; add options for the others: --a "ppo --learning-rate 0.001".
-Without --steps, scores are compared after the smaller number of steps that the longest runs of both made. Runs that are
-left out are named.
+Without --steps, scores are compared after the steps of the longest run of the experiment that came less far. Runs that
+are left out are named.
 """
 
 import argparse
@@ -120,15 +120,15 @@ def read_runs(runs):
             dropped = run
         if dropped is not None:
             lines.append(f"left out: {folder.parent / dropped.about['run']}: seed {seed} is there twice")
-    texts = texts_of(by_seed.values())
-    if len(texts) > 1:
+    hashes = source_hashes(by_seed.values())
+    if len(hashes) > 1:
         scripts = ", ".join(sorted({f"{run.about['script']}.py" for run in by_seed.values()}))
         _, about = runs[0]
-        lines.append(f"note: {names_of(about).whole} was run with {len(texts)} versions of {scripts}")
+        lines.append(f"note: {names_of(about).whole} was run with {len(hashes)} versions of {scripts}")
     return dict(sorted(by_seed.items())), lines
 
 
-def texts_of(runs):
+def source_hashes(runs):
     """The hashes of all texts of scripts that runs were made with."""
     hashes = set()
     for run in runs:
@@ -200,14 +200,14 @@ def draw_all(folder, experiments, lines):
             if not by_seed:
                 continue
             # the whole name has the options in it, and there is no ppo2 beside it
-            one = Experiment(whole, env_id, options={}, ours=list(by_seed.values()), ppo2=[])
-            scored = {id(run) for run in one.done}  # two runs cannot be compared, as they hold arrays
-            for run in one.ours:
+            experiment = Experiment(whole, env_id, options={}, ours=list(by_seed.values()), ppo2=[])
+            scored = {id(run) for run in experiment.scored_runs}  # two runs cannot be compared, as they hold arrays
+            for run in experiment.ours:
                 if id(run) not in scored:
                     lines.append(f"not in the score: {run.about['run']}, stopped at {run.about['steps']:,} steps")
-            values = scores(one.done)
-            table.append([env_id, whole, one.steps, with_count(mean_and_deviation(values), values)])
-            panels.setdefault(env_id, []).append((whole, one.ours))
+            values = scores(experiment.scored_runs)
+            table.append([env_id, whole, experiment.steps_text, with_count(mean_and_deviation(values), values)])
+            panels.setdefault(env_id, []).append((whole, experiment.ours))
     if not panels:
         raise SystemExit(f"error: {folder} has no run that can be drawn")
     show(table)
@@ -215,7 +215,7 @@ def draw_all(folder, experiments, lines):
     print(f"{folder / 'curves.svg'}: open it in a browser")
 
 
-def sides_of(names, experiments, lines):
+def read_sides(names, experiments, lines):
     """(whole names, [{seed: Run}, {seed: Run}]) of the experiments that --a and --b name in one environment.
 
     Adds to `lines` what is left out, and why. Unclear if both names mean one experiment, or no run can be read."""
@@ -233,14 +233,17 @@ def sides_of(names, experiments, lines):
 
 
 def common_steps(sides):
-    """As many steps as the longest runs of both sides made."""
-    return min(max(run.about["steps"] for run in runs.values()) for runs in sides)
+    """The steps that both sides reach: those of the longest run of the side that came less far."""
+    longest = []
+    for runs in sides:
+        longest.append(max(run.about["steps"] for run in runs.values()))
+    return min(longest)
 
 
 def compare_two(args, experiments, lines):
     """Prints whether two experiments differ after each of the steps. Adds to `lines` what is left out, and why."""
     names = [args.a, args.b]
-    wholes, sides = sides_of(names, experiments.get(args.env_id, {}), lines)
+    wholes, sides = read_sides(names, experiments.get(args.env_id, {}), lines)
     table = [["after steps", *names, "difference", "verdict", "p"]]
     for step in args.steps or [common_steps(sides)]:
         a, b, more = scores_of_sides(names, sides, step)
@@ -260,7 +263,7 @@ def compare_everywhere(args, experiments, lines):
     tasks = {}  # {environment: (scores of --a, scores of --b)}
     for env_id, named in experiments.items():
         try:
-            wholes, sides = sides_of(names, named, lines)
+            wholes, sides = read_sides(names, named, lines)
         except Unclear as problem:
             problems.append(problem)
             lines.append(f"left out: {env_id}: {str(problem).splitlines()[0]}")
@@ -272,8 +275,10 @@ def compare_everywhere(args, experiments, lines):
         lines += [f"{env_id}: {line}" for line in more]
         if len(a) and len(b):
             tasks[env_id] = (a, b)
+    if len(table) == 1 and problems:
+        raise problems[0]
     if len(table) == 1:
-        raise problems[0] if problems else Unclear("there are no runs")
+        raise Unclear("there are no runs")
     print(SHOWN)
     show(table)
     if len(tasks) > 1:
@@ -299,19 +304,21 @@ def summary(names, tasks, lines):
     table = [[f"{len(scaled)} environments, scaled to [0, 1]", *names, "difference"]]
     if not scaled:
         return table
-    values = np.concatenate(np.swapaxes(scaled, 0, 1))  # [2 * tasks, runs]: first those of --a, then those of --b
+    of_a = [pair[0] for pair in scaled]
+    of_b = [pair[1] for pair in scaled]
+    values = np.array(of_a + of_b)  # [2 * tasks, runs]
     for name in ("median", "mean", "IQM"):
         cells = [name]
-        for of_side in of_sides(aggregate.STATISTICS[name], len(scaled)):
-            cells.append(f"{of_side(values):.2f}")
+        for statistic in statistics_of_sides(aggregate.STATISTICS[name], len(scaled)):
+            cells.append(f"{statistic(values):.2f}")
             if count > 1:
-                low, high = aggregate.interval(of_side, values)
+                low, high = aggregate.interval(statistic, values)
                 cells[-1] += f" [{low:.2f}, {high:.2f}]"
         table.append(cells)
     return table
 
 
-def of_sides(statistic, num_tasks):
+def statistics_of_sides(statistic, num_tasks):
     """A statistic of --a, that of --b, and b less a, as functions of scores [..., 2 * tasks, runs]."""
 
     def of_a(values):

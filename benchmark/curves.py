@@ -1,5 +1,7 @@
 """Learning curves of runs, and the style of all pictures: SVG without a background, for light and dark pages."""
 
+import math
+
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
@@ -36,13 +38,17 @@ def sample(run, name, axis, grid):
 
     A value that is logged for each update is averaged since the previous point; without a new one the last is kept."""
     x, y = curve_of(run, name, axis)
-    last = np.searchsorted(x, grid, side="right") - 1  # the last value up to each point
+    is_logged = np.isfinite(y)  # an update may lack the metric, and one NaN would spoil every later sum
+    x, y = x[is_logged], y[is_logged]
+    if not len(y):
+        return np.full(len(grid), np.nan)
+    last = np.searchsorted(x, grid, side="right") - 1  # the index of the last value up to each point; -1 before all
     values = y[np.maximum(last, 0)]
     if name not in MEANS:
         total = np.concatenate([[0.0], np.cumsum(y)])
-        before = np.concatenate([[-1], last[:-1]])  # the last value up to the previous point
-        count = last - before
-        means = (total[last + 1] - total[before + 1]) / np.maximum(count, 1)
+        previous_last = np.concatenate([[-1], last[:-1]])  # the same for the previous point
+        count = last - previous_last
+        means = (total[last + 1] - total[previous_last + 1]) / np.maximum(count, 1)
         values = np.where(count > 0, means, values)
     ended = grid > run.updates[axis][-1] * (1 + 1e-9)
     return np.where((last < 0) | ended, np.nan, values)
@@ -65,8 +71,8 @@ def has_metric(run, name):
     return name in run.episodes or name in run.updates or name == "SPS"
 
 
-def plot(axes, sides, name="return", axis="step", points=100, each=False):
-    """Draws a metric of [(label, colour, runs), ...]: the mean with its band and, with `each`, every run.
+def plot(axes, sides, name="return", axis="step", points=100, draws_each_run=False):
+    """Draws a metric of [(label, colour, runs), ...]: the mean with its band and, with `draws_each_run`, every run.
 
     The x axis has steps, or where `axis` is "seconds", minutes."""
     for label, color, runs in sides:
@@ -76,7 +82,7 @@ def plot(axes, sides, name="return", axis="step", points=100, each=False):
         grid, values, mean, half = curves(runs, name, axis, points)
         if axis == "seconds":
             grid = grid / 60
-        if each and len(runs) > 1:
+        if draws_each_run and len(runs) > 1:
             axes.plot(grid, values.T, color=color, linewidth=0.6, alpha=0.35)
         count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
         axes.plot(grid, mean, color=color, linewidth=1.6, label=f"{label}, {count}")
@@ -90,7 +96,7 @@ def plot(axes, sides, name="return", axis="step", points=100, each=False):
     axes.grid(color=GRAY, alpha=0.2, linewidth=0.6)
 
 
-def drawing(size, path, draw):
+def write_picture(size, path, draw):
     """Writes what draw(figure) draws as SVG: no background, and colours that are readable on white and on black."""
     settings = {
         "svg.hashsalt": "ppo",
@@ -110,7 +116,7 @@ def drawing(size, path, draw):
 def together(panels, path, columns=2):
     """Draws {environment: [(label, runs), ...]}: a panel for each environment, a colour for each experiment."""
     columns = min(columns, len(panels))
-    rows = -(-len(panels) // columns)  # rounded up
+    rows = math.ceil(len(panels) / columns)
 
     def draw(figure):
         for i, (env_id, sides) in enumerate(panels.items()):
@@ -120,4 +126,4 @@ def together(panels, path, columns=2):
             axes.set(title=env_id, xlabel="steps", ylabel=f"mean return of the last {WINDOW} episodes")
             axes.legend(frameon=False, fontsize=7.5)
 
-    drawing((5.5 * columns, 4 * rows), path, draw)
+    write_picture((5.5 * columns, 4 * rows), path, draw)

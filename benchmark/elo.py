@@ -63,6 +63,7 @@ def tournament(script, agents, args, games, seed):
 def checkpoints(run):
     """The checkpoints of a run, one of each step, in the order of their steps."""
     files = {}
+    # in reverse order: "checkpoint_..." comes after "older_checkpoint_..." of the same step, and replaces it
     for file in sorted(run.glob("*checkpoint_*.pt"), reverse=True):
         files[file.stem[-12:]] = file
     return [files[steps] for steps in sorted(files)]
@@ -70,7 +71,7 @@ def checkpoints(run):
 
 def evenly_spaced(files, count):
     """At most `count` of the files, with the last."""
-    places = np.linspace(len(files) - 1, 0, count)
+    places = np.linspace(len(files) - 1, 0, count)  # from the last one down, so that a count of 1 gives the last
     return [files[i] for i in sorted({round(place) for place in places})]
 
 
@@ -81,14 +82,14 @@ def main():
         sys.exit(f"error: {args.run} must have a checkpoint_*.pt, --games be even, --players at least 1")
     torch.set_num_threads(1)
     agents = [None]
-    steps = ["random"]
+    labels = ["random"]
     for file in evenly_spaced(files, args.players):
         saved = enjoy.load(file)
         if not hasattr(saved.script, "win_rate"):
             sys.exit(f"error: {args.run}: {saved.state['script']} lacks recipes/with/selfplay-evaluation.diff")
         with contextlib.closing(enjoy.make_envs(saved)) as envs:
             agents.append(enjoy.Player(saved, envs).agent)
-        steps.append(f"{saved.state['global_step']:,}")
+        labels.append(f"{saved.state['global_step']:,}")
     options = saved.options  # of the last checkpoint
     if args.env_id is not None:
         options = dataclasses.replace(options, env_id=args.env_id)
@@ -100,7 +101,7 @@ def main():
     print("|---|---|---|---|---|")
     last = len(agents) - 1
     for player, rating in enumerate(ratings(wins)):
-        cells = [steps[player], f"{rating:.0f}"]
+        cells = [labels[player], f"{rating:.0f}"]
         for other in (0, player - 1, last):
             plays = other >= 0 and other != player
             cells.append(f"{rates[player, other]:.1%}" if plays else "")

@@ -6,7 +6,7 @@ as the learning rate depends on the step alone.
 
 import numpy as np
 
-from benchmark.curves import COLORS, CYCLE, drawing, plot
+from benchmark.curves import COLORS, CYCLE, plot, write_picture
 from benchmark.experiments import GAMES
 from benchmark.results import WINDOW, Run
 from benchmark.scores import compare, mean_and_deviation, short_steps, with_count
@@ -34,21 +34,21 @@ def scores_at(runs, step):
 
 def rows(experiments):
     """[(Experiment, step, scores of ours, scores of ppo2), ...]: where both have a score."""
-    found = []
-    for one in experiments:
+    with_scores = []
+    for experiment in experiments:
         for step in STEPS:
-            ours = scores_at(one.ours, step)
-            ppo2 = scores_at(one.beside, step)
+            ours = scores_at(experiment.ours, step)
+            ppo2 = scores_at(experiment.beside, step)
             if len(ours) and len(ppo2):
-                found.append((one, step, ours, ppo2))
-    return found
+                with_scores.append((experiment, step, ours, ppo2))
+    return with_scores
 
 
-def cells(one, step, ours, ppo2):
+def cells(experiment, step, ours, ppo2):
     """The texts of a row of the table: the last is our mean minus that of ppo2, with its 95% interval by Welch."""
     sides = [with_count(mean_and_deviation(values), values) for values in (ours, ppo2)]
     difference = compare(ours, ppo2).text(max(ours.mean(), ppo2.mean(), key=abs))
-    return [f"`{one.script}.py`", one.env_id, short_steps(step), *sides, difference]
+    return [f"`{experiment.script}.py`", experiment.env_id, short_steps(step), *sides, difference]
 
 
 NAMES = ["script", "environment", "after", "ours (runs)", "`ppo2` (runs)", "difference"]
@@ -65,18 +65,18 @@ def until(run, step):
 
 def panels(experiments):
     """{game: [(label, colour, runs up to the last of STEPS), ...]}: ppo2 and the scripts beside it."""
-    found = {}
-    for one in experiments:
-        if not one.beside:
+    sides_by_game = {}
+    for experiment in experiments:
+        if not experiment.beside:
             continue
-        game = GAMES.get(one.env_id, one.env_id)
-        if game not in found:
-            found[game] = [("ppo2", COLORS["ppo2"], one.beside)]
-        found[game].append((f"{one.script}.py", SCRIPTS[one.script], one.ours))
+        game = GAMES.get(experiment.env_id, experiment.env_id)
+        if game not in sides_by_game:
+            sides_by_game[game] = [("ppo2", COLORS["ppo2"], experiment.beside)]
+        sides_by_game[game].append((f"{experiment.script}.py", SCRIPTS[experiment.script], experiment.ours))
     last = STEPS[-1]
     return {
         game: [(label, color, [until(run, last) for run in runs]) for label, color, runs in sides]
-        for game, sides in found.items()
+        for game, sides in sides_by_game.items()
     }
 
 
@@ -89,9 +89,9 @@ def picture(experiments, path):
     def draw(figure):
         for i, (game, sides) in enumerate(games.items()):
             axes = figure.add_subplot(1, len(games), i + 1)
-            plot(axes, sides, each=True)
+            plot(axes, sides, draws_each_run=True)
             axes.set(title=game, xlabel="steps", xlim=(0, STEPS[-1]))
             axes.set_ylabel(f"mean return of the last {WINDOW} games")
             axes.legend(frameon=False, fontsize=7.5)
 
-    drawing((5.5 * len(games), 4), path, draw)
+    write_picture((5.5 * len(games), 4), path, draw)

@@ -53,7 +53,9 @@ def option_texts(options):
         if changed is None:
             texts.append(option_text(name, value))
             continue
-        first = {"True": True, "False": False}.get(changed["first"], changed["first"])
+        first = changed["first"]
+        if first in ("True", "False"):
+            first = first == "True"
         texts.append(f"{option_text(name, first)} until step {changed['step']}")
     return texts
 
@@ -73,14 +75,14 @@ class Experiment(NamedTuple):
     @property
     def name(self):
         """The script with its options, as on a command line but for those that a resume changed."""
-        return " ".join([f"{self.script}.py", *self.words()])
+        return " ".join([f"{self.script}.py", *self.words_without()])
 
     @property
     def has_options(self):
         """Whether the runs have options of their own, beside their length and a name."""
-        return bool(self.words("total_timesteps", "exp_name"))
+        return bool(self.words_without("total_timesteps", "exp_name"))
 
-    def words(self, *hidden):
+    def words_without(self, *hidden):
         """The options without those in `hidden`, as option_texts() has them."""
         return option_texts({name: value for name, value in self.options.items() if name not in hidden})
 
@@ -104,7 +106,7 @@ class Experiment(NamedTuple):
         return "; ".join(texts)
 
     @property
-    def most(self):
+    def most_steps(self):
         """The steps of the run that came furthest."""
         return max(run.about["steps"] for run in self.ours)
 
@@ -114,58 +116,66 @@ class Experiment(NamedTuple):
         return any(run.finished for run in self.ours)
 
     @property
-    def steps(self):
+    def steps_text(self):
         """The steps that the command asks for, "500k", or where no run is finished "300k of 500k"."""
         asked = self.options.get("total_timesteps")
         if not isinstance(asked, int):  # the script's default, or changed by a resume
             asked = max(run.about["steps_wanted"] for run in self.ours)
-        return short_steps(asked) if self.finished else f"{short_steps(self.most)} of {short_steps(asked)}"
+        if self.finished:
+            return short_steps(asked)
+        return f"{short_steps(self.most_steps)} of {short_steps(asked)}"
 
     @property
-    def done(self):
-        """The finished runs; without any, those with the most steps."""
-        return [run for run in self.ours if run.finished or run.about["steps"] == self.most]
+    def scored_runs(self):
+        """The runs whose scores count: the finished ones; without any, those with the most steps."""
+        finished = [run for run in self.ours if run.finished]
+        return finished or [run for run in self.ours if run.about["steps"] == self.most_steps]
 
 
-def experiments_of(found):
-    """The experiments that results.load() found, [Experiment, ...]: the scripts in the order of PAIRS, then others."""
+def experiments_of(runs_by_key):
+    """The experiments in what results.load() returns, [Experiment, ...].
+
+    The scripts are in the order of PAIRS, and others after them."""
     experiments = []
-    for (side, script, env_id, options, wanted), runs in found.items():
+    for (side, script, env_id, options, wanted), runs in runs_by_key.items():
         if side != "ours":
             continue
         ppo2 = []
         if any(run.finished for run in runs):
             # "{}", as load() gives all runs of ppo2 no options
-            ppo2 = found.get(("ppo2", PAIRS.get(script), env_id, "{}", wanted), [])
+            ppo2 = runs_by_key.get(("ppo2", PAIRS.get(script), env_id, "{}", wanted), [])
             ppo2 = [run for run in ppo2 if run.finished]
         beside = ()
         if options == "{}":  # the defaults
             game = GAMES.get(env_id, env_id)
-            beside = tuple(found.get(("ppo2", BESIDE.get(script), game, "{}", wanted), []))
+            beside = tuple(runs_by_key.get(("ppo2", BESIDE.get(script), game, "{}", wanted), []))
         experiments.append(Experiment(script, env_id, json.loads(options), runs, ppo2, beside))
 
     known = list(PAIRS)
 
-    def place(one):
+    def place(experiment):
         return (
-            known.index(one.script) if one.script in known else len(known),
-            one.script,  # of those that PAIRS lacks
-            one.env_id not in FIRST,
-            one.env_id,
-            -one.most,  # the longest runs first
-            len(one.options),  # then those with the fewest options
-            str(one.options),
+            known.index(experiment.script) if experiment.script in known else len(known),
+            experiment.script,  # of those that PAIRS lacks
+            experiment.env_id not in FIRST,
+            experiment.env_id,
+            -experiment.most_steps,  # the longest runs first
+            len(experiment.options),  # then those with the fewest options
+            str(experiment.options),
         )
 
     return sorted(experiments, key=place)
 
 
-def left_out(found, experiments):
+def left_out(runs_by_key, experiments):
     """A line for each run that is in no score, with the reason."""
-    scored = {id(run) for one in experiments for run in [*one.done, *one.ppo2]}
-    compared = {id(run) for one in experiments if one.beside for run in [*one.ours, *one.beside]}
+    # by id, as runs hold arrays and cannot be compared
+    scored = {id(run) for experiment in experiments for run in [*experiment.scored_runs, *experiment.ppo2]}
+    compared = {
+        id(run) for experiment in experiments if experiment.beside for run in [*experiment.ours, *experiment.beside]
+    }
     lines = []
-    for (side, script, env_id, options, wanted), runs in found.items():
+    for (side, script, env_id, options, wanted), runs in runs_by_key.items():
         for run in runs:
             if id(run) in scored:
                 continue

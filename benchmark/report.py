@@ -6,6 +6,7 @@ Each script and each --exp-name is an experiment of its own. The site shows the 
 """
 
 import csv
+import math
 import re
 import textwrap
 from pathlib import Path
@@ -14,7 +15,7 @@ import gymnasium as gym
 import numpy as np
 
 from benchmark import aggregate, equal_steps, time_to_score
-from benchmark.curves import COLORS, GRAY, drawing, plot
+from benchmark.curves import COLORS, GRAY, plot, write_picture
 from benchmark.experiments import experiments_of
 from benchmark.random_play import read_random
 from benchmark.results import RESULTS, ROOT, WINDOW, load
@@ -77,14 +78,20 @@ def table_head(names):
 def score_table(experiments):
     """The lines of a table of scores in Markdown."""
     lines = table_head(["script", "environment", "steps", "ours", "runs", "`ppo2`", "difference", "options"])
-    for one in experiments:
-        ours = scores(one.done)
+    for experiment in experiments:
+        ours = scores(experiment.scored_runs)
         difference = ""
-        if one.ppo2:
-            difference = compare(ours, scores(one.ppo2)).text(ours[0])
-        options = " ".join(f"`{word}`" for word in one.words("total_timesteps"))
-        cells = [f"`{one.script}.py`", one.env_id, one.steps, mean_and_deviation(ours), str(len(ours))]
-        lines.append(table_row([*cells, one.reference, difference, options]))
+        if experiment.ppo2:
+            difference = compare(ours, scores(experiment.ppo2)).text(ours.mean())
+        options = " ".join(f"`{word}`" for word in experiment.words_without("total_timesteps"))
+        cells = [
+            f"`{experiment.script}.py`",
+            experiment.env_id,
+            experiment.steps_text,
+            mean_and_deviation(ours),
+            str(len(ours)),
+        ]
+        lines.append(table_row([*cells, experiment.reference, difference, options]))
     return lines
 
 
@@ -193,12 +200,13 @@ def worlds_table(results, root=""):
             continue  # the return of a game against oneself says nothing
         runs = [run for run in experiments[key] if run.finished]
         # "envpool/Snake-v1" and "pettingzoo.classic.connect_four_v3:env", beside "CartPole-v1"
-        if side != "ours" or not runs or not (env_id.startswith("envpool/") or ":" in env_id):
+        is_other_world = env_id.startswith("envpool/") or ":" in env_id
+        if side != "ours" or not runs or not is_other_world:
             continue
         about = runs[0].about
-        script = script_with_recipes({"command": about["command"], "recipe": about.get("recipe", "")}, root)
+        script_text = script_with_recipes({"command": about["command"], "recipe": about.get("recipe", "")}, root)
         minutes = np.median([run.updates["seconds"][-1] / 60 for run in runs])
-        cells = [f"`{env_id}`", script, short_steps(about["steps"]), f"{minutes:.1f}"]
+        cells = [f"`{env_id}`", script_text, short_steps(about["steps"]), f"{minutes:.1f}"]
         lines.append(table_row([*cells, mean_and_deviation(scores(runs)), str(len(runs))]))
     return lines
 
@@ -222,7 +230,7 @@ def with_scores(text, experiments, results, root=""):
         elif name == "worlds":
             lines = worlds_table(results, root)
         elif name == "time to a score":
-            lines = time_to_score.table(time_to_score.read_rows())
+            lines = time_to_score.table(time_to_score.read_rows(results))
         return "\n".join([begin, *lines, end])
 
     # from <!-- NAME --> or <!-- tuned TASK ... --> to <!-- /NAME -->, over several lines
@@ -245,34 +253,34 @@ def sides_of(experiment):
 
 def pictured(experiments):
     """The experiments of PICTURED, in its order; of those of a pair the one that came furthest."""
-    found = {}
-    for one in experiments:  # experiments_of() puts the one that came furthest first
-        if one.options.keys() <= SAME_IDEA:
-            found.setdefault((one.script, one.env_id), one)
-    return [found[pair] for pair in PICTURED if pair in found]
+    furthest = {}
+    for experiment in experiments:  # experiments_of() puts the one that came furthest first
+        if experiment.options.keys() <= SAME_IDEA:
+            furthest.setdefault((experiment.script, experiment.env_id), experiment)
+    return [furthest[pair] for pair in PICTURED if pair in furthest]
 
 
 def picture(experiments, path):
     """Draws the README's picture: returns of the experiments in PICTURED, and of ppo2."""
     panels = pictured(experiments)
-    rows = -(-len(panels) // 3)  # rounded up
+    rows = math.ceil(len(panels) / 3)
 
     def draw(figure):
-        for i, one in enumerate(panels):
+        for i, experiment in enumerate(panels):
             axes = figure.add_subplot(rows, 3, i + 1)
-            plot(axes, sides_of(one))
-            if one.published is not None and not one.ppo2:
+            plot(axes, sides_of(experiment))
+            if experiment.published is not None and not experiment.ppo2:
                 line = {"color": COLORS["ppo2"], "linestyle": "--", "linewidth": 1.2}
-                mean, _ = one.published
+                mean, _ = experiment.published
                 axes.axhline(mean, **line, label="ppo2, published")
-            words = [f"{one.script}.py", *one.words("total_timesteps")]
-            title = textwrap.fill(f"{' '.join(words)}, {one.steps}", 40)
-            axes.set_title(f"{one.env_id}\n{title}", linespacing=1.3)
+            words = [f"{experiment.script}.py", *experiment.words_without("total_timesteps")]
+            title = textwrap.fill(f"{' '.join(words)}, {experiment.steps_text}", 40)
+            axes.set_title(f"{experiment.env_id}\n{title}", linespacing=1.3)
             axes.legend(frameon=False, fontsize=7.5)
         figure.supxlabel("steps", fontsize=8.5, color=GRAY)
         figure.supylabel(f"mean return of the last {WINDOW} episodes", fontsize=8.5, color=GRAY)
 
-    drawing((9, 2.55 * rows), path, draw)
+    write_picture((9, 2.55 * rows), path, draw)
 
 
 def charts(experiment, path):
@@ -285,7 +293,7 @@ def charts(experiment, path):
         returns = [(grid[:2, :2], "step", "steps"), (grid[:2, 2:], "seconds", "minutes of training")]
         for place, axis, label in returns:
             axes = figure.add_subplot(place)
-            plot(axes, sides, axis=axis, each=axis == "step")
+            plot(axes, sides, axis=axis, draws_each_run=axis == "step")
             axes.set(title=f"mean return of the last {WINDOW} episodes", xlabel=label)
             axes.legend(frameon=False)
         for i, (name, label) in enumerate(METRICS.items()):
@@ -293,14 +301,14 @@ def charts(experiment, path):
             plot(axes, sides, name, points=50)
             axes.set_title(label)
 
-    drawing((11, 8), path, draw)
+    write_picture((11, 8), path, draw)
 
 
 def main():
-    found = load(RESULTS)
-    if not found:
+    runs_by_key = load(RESULTS)
+    if not runs_by_key:
         raise SystemExit("error: there are no results; python -m benchmark.collect makes some of runs")
-    experiments = experiments_of(found)
+    experiments = experiments_of(runs_by_key)
     for file, root in texts().items():
         file.write_text(with_scores(file.read_text(), experiments, RESULTS, root))
     picture(experiments, ROOT / "docs" / "curves.svg")

@@ -173,10 +173,12 @@ def write_table(path, tables, digits, preset):
     if path.exists():
         head, *lines = lzma.decompress(path.read_bytes()).decode().splitlines()
         names = head.split(",")
-    more = [name for table in tables.values() for name in table if name not in names]
-    more = list(dict.fromkeys(more))
-    names += more
-    lines = [line + "," * len(more) for line in lines if number_of(line) not in tables]
+    new_names = []
+    for table in tables.values():
+        new_names += [name for name in table if name not in names and name not in new_names]
+    names += new_names
+    kept = [line for line in lines if number_of(line) not in tables]
+    lines = [line + "," * len(new_names) for line in kept]  # the old runs lack the new columns
     for number, table in tables.items():
         lines += lines_of(number, table, names, digits)
     lines.sort(key=number_of)

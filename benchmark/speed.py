@@ -72,9 +72,11 @@ def run_program(command, processes=1, **environment):
     results = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"steps"')]
     if done.returncode == 0 and len(results) == processes:
         return results
+    # "error: ..." of sys.exit, or "ValueError: ..." of a traceback
     errors = [line for line in done.stderr.splitlines() if "rror: " in line]
     message = errors[-1] if errors else f"status {done.returncode}"
-    return [{"error": message.removeprefix("error: ").replace("|", "/")}]
+    message = message.replace("|", "/")  # a | would end the cell of a table in Markdown
+    return [{"error": message.removeprefix("error: ")}]
 
 
 def with_speed(result):
@@ -136,7 +138,7 @@ def speed_text(result):
 
 def measure(options):
     """{label: [(our result, Stable-Baselines3's or None), ...]}: the repeats of all settings, which take turns."""
-    found = {}
+    repeats_by_label = {}
     for _ in range(options.repeats):
         for setting in chosen_settings(options):
             ours = run_ours(setting.script, options.updates, setting.words, setting.ranks)
@@ -144,12 +146,12 @@ def measure(options):
             peer = None
             if has_peer and "error" not in ours:
                 peer = run_peer(setting.script, options.updates, ours["args"])
-            found.setdefault(setting.label, []).append((ours, peer))
+            repeats_by_label.setdefault(setting.label, []).append((ours, peer))
             line = f"{setting.label}: {speed_text(ours)}"
             if peer is not None:
                 line += f", SB3 {speed_text(peer)}"
             print(line, flush=True)
-    return found
+    return repeats_by_label
 
 
 # The report
@@ -213,7 +215,7 @@ def has_failed(repeats):
     return weights_differ(repeats) and not on_gpu
 
 
-def conditions(options, found):
+def conditions(options, repeats_by_label):
     """A sentence on what was measured when and where."""
     describe = ["git", "describe", "--always", "--dirty"]
     commit = subprocess.run(describe, cwd=ROOT, capture_output=True, text=True).stdout.strip()
@@ -227,23 +229,23 @@ def conditions(options, found):
     del hardware["runs_at_once"]  # the programs take turns
     about += [f"{name} {value}" for name, value in hardware.items() if value]
     about += [f"{name} {version(name)}" for name in ("torch", "numpy", "gymnasium")]
-    peers = [peer for repeats in found.values() for _, peer in repeats if peer is not None]
+    peers = [peer for repeats in repeats_by_label.values() for _, peer in repeats if peer is not None]
     about += sorted({peer["version"] for peer in peers if "version" in peer})
     return f"{', '.join(about)}."
 
 
-def report(options, found):
+def report(options, repeats_by_label):
     """The lines of a table in Markdown, and a paragraph on versions and machine."""
     rows = []
     bases = {}  # of each script with options, (the repeats with the first number of ranks, that number)
     for label, script, words, ranks in chosen_settings(options):
-        base = bases.setdefault((script, *words), (found[label], ranks))
-        rows.append((label, cells(found[label], base, ranks)))
+        base = bases.setdefault((script, *words), (repeats_by_label[label], ranks))
+        rows.append((label, cells(repeats_by_label[label], base, ranks)))
     names = list(dict.fromkeys(name for _, row in rows for name in row))
     lines = [f"| {' | '.join(['setting', *names])} |", "|---|" + "---:|" * len(names)]
     for label, row in rows:
         lines.append(f"| {' | '.join([label, *(row.get(name, '') for name in names)])} |")
-    return [*lines, "", conditions(options, found)]
+    return [*lines, "", conditions(options, repeats_by_label)]
 
 
 def run_golden_tests():
@@ -282,16 +284,20 @@ def main():
         parser.error("there is nothing to time: give a SETTING, or --check")
     out = options.out or Path("runs", time.strftime("speed-%Y%m%d-%H%M%S"))
     out.parent.mkdir(parents=True, exist_ok=True)
-    found = measure(options)
-    out.with_name(f"{out.name}.json").write_text(json.dumps(found, indent=1))
-    lines += report(options, found)
+    repeats_by_label = measure(options)
+    out.with_name(f"{out.name}.json").write_text(json.dumps(repeats_by_label, indent=1))
+    lines += report(options, repeats_by_label)
     table = out.with_name(f"{out.name}.md")
     table.write_text("\n".join([*lines, ""]))
     for line in lines:
         print(line)
     print(table)
-    for repeats in found.values():
-        failed |= has_failed(repeats) if options.check else first_error(repeats) is not None
+    for repeats in repeats_by_label.values():
+        if options.check:
+            setting_failed = has_failed(repeats)
+        else:
+            setting_failed = first_error(repeats) is not None
+        failed = failed or setting_failed
     sys.exit(failed)
 
 

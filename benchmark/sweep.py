@@ -47,7 +47,7 @@ def parts(line):
     """(script, names of recipes, options) of "ppo.py + without/core-9 --gamma 0.9"."""
     script, *words = shlex.split(line)
     names = []
-    while words[:1] == ["+"]:
+    while words and words[0] == "+":
         if len(words) == 1:
             sys.exit(f"error: {line}: the name of a recipe must follow the +")
         names.append(words[1])
@@ -111,12 +111,15 @@ def parse_options(module, options, prog):
     run.json has options and defaults too, but a run that has not begun has none."""
     import tyro
 
+    def as_in_run_json(args):
+        return json.loads(json.dumps(dataclasses.asdict(args)))  # a tuple becomes a list there
+
     given = tyro.cli(module.Args, args=options, prog=prog)
-    return [json.loads(json.dumps(dataclasses.asdict(args))) for args in (given, module.Args())]
+    return as_in_run_json(given), as_in_run_json(module.Args())
 
 
 # A job is an object with a name, its runs, done(), command() and to_collect(). A run is also a job, of itself; it has
-# besides run_folder(), note(), results_folder and about.
+# besides run_folder(), note(), results_folder and sweep_about.
 
 
 class Ours:
@@ -128,7 +131,7 @@ class Ours:
         script, recipes, self.options = parts(line)
         self.folder = folder
         self.results_folder = results_folder
-        self.about = {}  # for sweep.json: the recipes and their commit, which the run cannot find out
+        self.sweep_about = {}  # for sweep.json: the recipes and their commit, which the run cannot find out
         self.file = ROOT / script
         if recipes:
             self.file = self.write_script(script, recipes)
@@ -163,13 +166,13 @@ class Ours:
         except (OSError, ValueError) as error:
             sys.exit(f"error: {' + '.join([script, *names])}: {error}")
         recipes = [f"recipes/{name}.diff" for name in names]
-        self.about["recipe"] = " + ".join(recipes)
+        self.sweep_about["recipe"] = " + ".join(recipes)
         # the commit that has these very texts; other files, such as results, may have changed since
         commit = collect.git("rev-parse", "HEAD")
         are_committed = [
-            collect.git("rev-parse", f"{commit}:{name}") == collect.blob(ROOT / name) for name in [script, *recipes]
+            collect.git("rev-parse", f"{commit}:{name}") == collect.git_hash(ROOT / name) for name in [script, *recipes]
         ]
-        self.about["commit"] = commit if all(are_committed) else None
+        self.sweep_about["commit"] = commit if all(are_committed) else None
         # no two recipes have the same name, not even in different folders
         stem = "+".join(Path(name).stem for name in (script, *names))
         file = self.folder / "build" / f"{stem}.py"
@@ -213,7 +216,7 @@ class Ours:
         folder = self.run_folder()
         if folder is None or self.collected():
             return None
-        if collect.blob(folder / f"{self.script}.py") == collect.blob(self.file):
+        if collect.git_hash(folder / f"{self.script}.py") == collect.git_hash(self.file):
             return None
         return f"note: {folder} was made with another text of {self.file.name}"
 
@@ -284,7 +287,7 @@ class PPO2:
         if total_timesteps:
             self.options["num_timesteps"] = total_timesteps
         self.python = os.environ.get("BASELINES_PYTHON", "python3.7")
-        self.about = {}  # nothing for sweep.json, as there are no recipes
+        self.sweep_about = {}  # nothing for sweep.json, as there are no recipes
         self.steps = int(float(self.options["num_timesteps"]))
         self.results_folder = results_folder
         self.name = file_name(f"{self.options['env']}__{self.script}__{seed}__{self.steps}")
@@ -311,7 +314,8 @@ class PPO2:
             return False
         if not steps:
             return False
-        before, last = [0.0, *steps][-2:]
+        last = steps[-1]
+        before = steps[-2] if len(steps) > 1 else 0.0
         return last + (last - before) > self.steps
 
     def command(self):
@@ -334,7 +338,7 @@ SINGLE_AGENT = ("target_kl", "track")
 def make_plans(pairs, settings):
     """The plans for pairs, [(line, seed), ...].
 
-    They follow from the lines, the seeds and AGENTS alone, so those of TASK keep their numbers while runs are made."""
+    They depend on the lines, the seeds and AGENTS alone, not on which runs are done, so a TASK always is the same."""
     plans = []
     groups = {}
     for line, seed in pairs:
@@ -352,7 +356,7 @@ def group_of(line, seed, settings):
     """What runs that one process can make have in common, as text; None for a run that needs a process of its own."""
     if line.startswith("ppo2_"):
         return None
-    run = make(line, seed, settings)
+    run = make_run(line, seed, settings)
     if not run.of_agents or any(run.args.get(name) not in (None, False) for name in SINGLE_AGENT):
         return None
     shared = {name: value for name, value in run.args.items() if name not in run.of_agents}
@@ -368,7 +372,7 @@ def divided(pairs, settings):
     Otherwise the pairs of each line are divided into plans of at most AGENTS seeds."""
     lines = list(dict.fromkeys(line for line, _ in pairs))
     seeds = list(dict.fromkeys(seed for _, seed in pairs))
-    run_of_each_line = [make(line, seeds[0], settings) for line in lines]
+    run_of_each_line = [make_run(line, seeds[0], settings) for line in lines]
     differing = []
     for name in run_of_each_line[0].of_agents:
         if len({run.args[name] for run in run_of_each_line}) > 1:
@@ -393,7 +397,7 @@ def divided_by_step(plan, settings):
     plans = []
     groups = {}
     for line, seed in plan:
-        run = make(line, seed, settings)
+        run = make_run(line, seed, settings)
         if run.done():
             plans.append([(line, seed)])
             continue
@@ -405,7 +409,7 @@ def divided_by_step(plan, settings):
     return plans
 
 
-def make(line, seed, settings):
+def make_run(line, seed, settings):
     """The run of a line with a seed.
 
     This executes the script. Once torch is imported it takes about 0.1 seconds, with a recipe 0.25, which is little
@@ -416,7 +420,7 @@ def make(line, seed, settings):
 
 def make_job(plan, settings):
     """The job of a plan, [(line, seed), ...]: a run, or several side by side."""
-    runs = [make(line, seed, settings) for line, seed in plan]
+    runs = [make_run(line, seed, settings) for line, seed in plan]
     return runs[0] if len(runs) == 1 else SideBySide(runs)
 
 
@@ -504,7 +508,7 @@ def finish(job, status, hardware):
     for run in job.runs:
         folder = run.run_folder()
         if folder is not None:
-            (folder / "sweep.json").write_text(json.dumps({"machine": hardware} | run.about, indent=2))
+            (folder / "sweep.json").write_text(json.dumps({"machine": hardware} | run.sweep_about, indent=2))
         if run.results_folder is None:
             continue
         if folder is None:
@@ -554,25 +558,29 @@ def chosen_lines(lines, words):
     expanded = []
     for line in lines:
         expanded += expand(line)
-    chosen = [line for line in dict.fromkeys(expanded) if set(words) <= set(line.split())]
+    chosen = [line for line in dict.fromkeys(expanded) if all(word in line.split() for word in words)]
+    if not chosen and words:
+        sys.exit(f"error: no experiment has the words {' '.join(words)}")
     if not chosen:
-        sys.exit(
-            f"error: no experiment has the words {' '.join(words)}" if words else "error: there are no experiments"
-        )
+        sys.exit("error: there are no experiments")
     return chosen
 
 
-def make_jobs(plans, settings):
-    """Makes the jobs of plans, each [(line, seed), ...]; returns how many failed.
+def run_jobs(plans, settings):
+    """Runs the jobs of plans, each [(line, seed), ...]; returns how many failed.
 
     As many processes run at once as there are workers."""
     waiting = list(plans)
     hardware = machine(settings.workers)
     running = []  # [(job, its process), ...]
     failed = 0
-    stopped = []
+    stopped = []  # the signals that came
+
+    def note_signal(number, _frame):
+        stopped.append(number)
+
     for number in STOPPING:
-        signal.signal(number, lambda number, _: stopped.append(number))
+        signal.signal(number, note_signal)
     try:
         while waiting or running:
             if stopped:  # looked at only here, where `running` has every job that was started
@@ -622,12 +630,12 @@ def main(lines, words=()):
             print(", ".join(f"{line} (seed {seed})" for line, seed in plan))
         return 0
     for line in lines:
-        make(line, settings.seeds[0], settings)  # a recipe or an option that does not fit ends the sweep here
+        make_run(line, settings.seeds[0], settings)  # a recipe or an option that does not fit ends the sweep here
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // settings.workers)))
     divided_plans = []
     for plan in plans:
         divided_plans += divided_by_step(plan, settings)
-    return make_jobs(divided_plans, settings)
+    return run_jobs(divided_plans, settings)
 
 
 if __name__ == "__main__":

@@ -67,12 +67,12 @@ def find_peers():
 def tuned_lines():
     """The experiments of tuned.sh, {task: line}."""
     lines = (ROOT / "benchmark" / "tuned.sh").read_text().splitlines()
-    found = {}
+    lines_by_task = {}
     for line in lines:
         task = re.search(r"--env-id (\S+)", line)
         if line.startswith("ppo") and task:
-            found[task[1]] = line
-    return found
+            lines_by_task[task[1]] = line
+    return lines_by_task
 
 
 def run_command(command):
@@ -118,11 +118,12 @@ for name in {SHOWN_PACKAGES}:
     return " ".join(done.stdout.split())
 
 
-def read_rows():
-    """The rows of the table, [{column: text}, ...]."""
-    if not TABLE.exists():
+def read_rows(results=RESULTS):
+    """The rows of the table in a folder of results, [{column: text}, ...]; an empty list without a table."""
+    table = Path(results, TABLE.name)
+    if not table.exists():
         return []
-    with TABLE.open() as file:
+    with table.open() as file:
         return list(csv.DictReader(file))
 
 
@@ -160,19 +161,20 @@ def table(rows):
     lines.append("|---|---:|---|---:|---:|---:|---:|")
     for task, score in SCORES.items():
         ours = None  # the median of our CPU seconds
-        for program in PROGRAMS.values():
-            runs = [row for row in rows if (row["task"], row["who"]) == (task, program)]
+        for who in PROGRAMS.values():
+            runs = [row for row in rows if (row["task"], row["who"]) == (task, who)]
             if not runs:
                 continue
             seconds = values_of(runs, "seconds")
             middle = np.median(seconds)
-            if program == "ours":
+            ratio = ""
+            if who == "ours":
                 ours = middle
-            has_ratio = program != "ours" and ours is not None and np.isfinite([ours, middle]).all()
+            elif ours is not None and np.isfinite(ours) and np.isfinite(middle):
+                ratio = f"{middle / ours:.1f}"
             reached = sum(row["reached"] == "True" for row in runs)
-            cells = [task, f"{score}", program, f"{reached} of {len(runs)}"]
-            cells += [median_text(values_of(runs, "steps"), 1000, "k"), median_text(seconds)]
-            cells.append(f"{middle / ours:.1f}" if has_ratio else "")
+            cells = [task, f"{score}", who, f"{reached} of {len(runs)}"]
+            cells += [median_text(values_of(runs, "steps"), 1000, "k"), median_text(seconds), ratio]
             lines.append(f"| {' | '.join(cells)} |")
     return lines
 

@@ -9,12 +9,12 @@ import argparse
 import sys
 
 from recipes.recipe import recipes, write
-from recipes.refresh import caught, refreshed, write_index
+from recipes.refresh import find_catching_test, refreshed, write_index
 
 
 def record_test(recipe):
     """Finds the test that catches a recipe and writes it into the header; returns whether there is one."""
-    test = caught(recipe)
+    test = find_catching_test(recipe)
     print(f"{recipe.name}: {test}", flush=True)
     if test is None:
         return False
@@ -51,10 +51,10 @@ def main():
     failed = 0
     for recipe in chosen:
         try:
-            if args.caught:
-                failed += not record_test(recipe)
-            else:
+            if not args.caught:
                 refresh(recipe)
+            elif not record_test(recipe):
+                failed += 1
         except ValueError as error:
             print(error)
             failed += 1

@@ -35,22 +35,27 @@ class Recipe(NamedTuple):
 
 def read(file):
     """The recipe in a file; ValueError if its header is invalid."""
-    head, *diff = re.split(r"^(?=diff --git |--- )", file.read_text(), maxsplit=1, flags=re.MULTILINE)
+    whole = file.read_text()
+    start_of_diff = re.search(r"^(?:diff --git |--- )", whole, re.MULTILINE)
+    end_of_head = start_of_diff.start() if start_of_diff else len(whole)
+    head = whole[:end_of_head]
+    diff = whole[end_of_head:]
     joined = re.sub(r"\n +", " ", head)  # a long text goes on in indented lines
     header = {}
     for line in joined.strip().splitlines():
         key, _, text = line.partition(": ")
         header[key] = text
-    ordered = [key for key in KEYS if key in header]
-    if list(header) != ordered or not set(REQUIRED) <= header.keys():
+    is_ordered = list(header) == [key for key in KEYS if key in header]
+    is_complete = all(key in header for key in REQUIRED)
+    if not is_ordered or not is_complete:
         raise ValueError(f"{file}: the header has {list(header)}, not {KEYS}; the last two may be missing")
     script = header["script"]
     # The diff that `diff -U2` prints has the name of the copy and the times of both.
     heads = rf"^--- {re.escape(script)}\b.*\n\+\+\+ .*\n"
-    text, count = re.subn(heads, f"--- {script}\n+++ {script}\n", "".join(diff), flags=re.MULTILINE)
+    diff, count = re.subn(heads, f"--- {script}\n+++ {script}\n", diff, flags=re.MULTILINE)
     if count != 1:
         raise ValueError(f"{file}: its diff must be of {script}, without the prefixes a/ and b/")
-    return Recipe(file, header, text)
+    return Recipe(file, header, diff)
 
 
 def natural_order(file):

@@ -26,9 +26,9 @@ NEAREST = {
 def repository_environment(folder):
     """The environment in which git works on a folder with this repository's objects, and with an index of its own."""
     command = ["git", "rev-parse", "--absolute-git-dir"]
-    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     environment = outside_environment(folder)
-    environment["GIT_DIR"] = found.stdout.strip()
+    environment["GIT_DIR"] = done.stdout.strip()
     environment["GIT_WORK_TREE"] = str(folder)
     environment["GIT_INDEX_FILE"] = str(Path(folder, ".index"))
     return environment
@@ -52,7 +52,8 @@ def refreshed(recipe):
 
     The diff's index line names the script's text that it was made from, so `git apply --3way` can merge it with what
     has changed in the script since."""
-    name, current = recipe.header["script"], recipe.script.read_text()
+    name = recipe.header["script"]
+    current = recipe.script.read_text()
     if "\nindex " not in recipe.diff:  # the diff is one of `diff -U2`
         return recipe._replace(diff=diff(name, current, apply(recipe, current)))
     with tempfile.TemporaryDirectory() as folder:
@@ -89,18 +90,21 @@ def write_index():
     index.write_text(text)
 
 
-def failing(copy, tests, *options):
-    """The names of the tests that fail in a copy of the checkout; ValueError where pytest cannot run them."""
+def run_failing_tests(copy, tests, *options):
+    """Runs tests in a copy of the checkout; returns the names of those that fail.
+
+    Raises ValueError where pytest cannot run them."""
     fixed = "-n", "0", "-q", "--tb=no", "-p", "no:cacheprovider", "-W", "ignore"
     command = [sys.executable, "-m", "pytest", *fixed, *options, *tests]
     done = subprocess.run(command, cwd=copy, capture_output=True, text=True)
     failed = re.findall(r"^(?:FAILED|ERROR) (tests/.*?)(?: - .*)?$", done.stdout, re.MULTILINE)
-    if done.returncode != (1 if failed else 0):
+    expected_status = 1 if failed else 0
+    if done.returncode != expected_status:
         raise ValueError(f"pytest ended with {done.returncode}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
     return failed
 
 
-def caught(recipe):
+def find_catching_test(recipe):
     """A test that passes with the script and fails with the recipe, or None; the recorded one is tried first."""
     source = recipe.script.read_text()
     with tempfile.TemporaryDirectory() as folder:
@@ -109,19 +113,22 @@ def caught(recipe):
         shutil.copytree(ROOT, copy, ignore=ignored)
         script = copy / recipe.script.name
         recorded = recipe.header.get("caught by")
-        nearest_first = sorted(TESTS, key=lambda name: name != NEAREST.get(script.name))
-        tests = [f"tests/test_{name}.py" for name in nearest_first]
+        names = list(TESTS)
+        if script.name in NEAREST:
+            names.remove(NEAREST[script.name])
+            names.insert(0, NEAREST[script.name])
+        tests = [f"tests/test_{name}.py" for name in names]
         if recorded:
             tests.insert(0, recorded)
         for test in tests:
             script.write_text(apply(recipe, source))
             try:
-                failed = failing(copy, [test], "--maxfail", "1")
+                failed = run_failing_tests(copy, [test], "--maxfail", "1")
             except ValueError:
                 if test != recorded:
                     raise
                 failed = []  # the recorded test may no longer exist
             script.write_text(source)
-            if failed and not failing(copy, failed):
+            if failed and not run_failing_tests(copy, failed):
                 return failed[0]
     return None

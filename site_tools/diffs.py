@@ -83,7 +83,7 @@ def scripts():
     header = cells(above[-2])  # between it and the first script is the line |---|
     [diff_column] = [name for name in header if name.startswith("diff")]
     details = [mark for mark in claims() if mark not in KINDS]
-    found = {}
+    scripts_by_name = {}
     family_texts = {"": ""}  # the text of each script together with those of its ancestors
     for row in SCRIPT_ROW.finditer(text):
         name = row[1]
@@ -96,8 +96,8 @@ def scripts():
         own = OWN_DETAILS.get(name)
         if own is None:
             own = [mark for mark in details if f"[{mark}]" in source and f"[{mark}]" not in inherited]
-        found[name] = Script(parent, own, about)
-    return found
+        scripts_by_name[name] = Script(parent, own, about)
+    return scripts_by_name
 
 
 def claims():
@@ -109,25 +109,29 @@ def claims():
 
 def reasons():
     """{mark: {"why": ..., "compared": ..., "studies": ... or ""}}, from docs/details.md."""
-    found = {}
+    reasons_by_mark = {}
     for row in DETAIL.finditer(DETAILS.read_text()):
         said, _, studies = " ".join(row["said"].split()).partition(" *Studies*: ")
         why, _, compared = said.partition(" *Compared*: ")
-        found[row["mark"]] = {"why": why, "compared": compared or "the same", "studies": studies.removesuffix(".")}
-    return found
+        reasons_by_mark[row["mark"]] = {
+            "why": why,
+            "compared": compared or "the same",
+            "studies": studies.removesuffix("."),
+        }
+    return reasons_by_mark
 
 
 def marked_definitions(name, mark):
     """{top-level definition of a script: the first of its lines with the mark}."""
-    found = {}
+    first_lines = {}
     definition = None
     for number, line in enumerate(lines(name), 1):
         if re.match(r"[^\s)]", line):  # not indented, and not the end of a head of several lines
             start = re.match(r"(?:class|def) (\w+)", line)
             definition = start[1] if start else None
         if definition and f"[{mark}]" in line:
-            found.setdefault(definition, number)
-    return found
+            first_lines.setdefault(definition, number)
+    return first_lines
 
 
 def with_links(text):
@@ -139,12 +143,13 @@ def with_links(text):
 
     def links(mark):
         owners = [name for name, script in table.items() if mark in script.own] or list(table)[:1]
-        found = {name: marked_definitions(name, mark).items() for name in owners}
-        return "; ".join(
-            f"{name}: " + ", ".join(f"[{definition}](../{name}.py#L{n})" for definition, n in places)
-            for name, places in found.items()
-            if places
-        )
+        texts = []
+        for name in owners:
+            places = marked_definitions(name, mark).items()
+            if places:
+                links_of_script = [f"[{definition}](../{name}.py#L{number})" for definition, number in places]
+                texts.append(f"{name}: {', '.join(links_of_script)}")
+        return "; ".join(texts)
 
     def differ(mark):
         names = ", ".join(differing.get(mark, []))
@@ -158,12 +163,12 @@ def with_links(text):
 
 
 def changes(before, after):
-    """[(i, j, k, m), ...]: the lines before[i:j] became after[k:m]."""
+    """[(start, end, new_start, new_end), ...]: the lines before[start:end] became after[new_start:new_end]."""
     matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
     return [tuple(places) for kind, *places in matcher.get_opcodes() if kind != "equal"]
 
 
-def spoken_for(text, own):
+def marks_by_line(text, own):
     """{number of a line: the marks that speak for it}, of the script's own details and of KINDS.
 
     A mark speaks for its statement; in the head of a statement, or in the docstring of a definition, for all in it; in
@@ -178,18 +183,20 @@ def spoken_for(text, own):
     for number, row in enumerate(rows, 1):
         if row.lstrip().startswith("#"):
             spans.append((number, number + lines_below(rows, number), row))
-    found = {}
-    for first, last, said in sorted(spans, key=lambda span: span[0] - span[1]):  # the longest first
+    spans.sort(key=lambda span: span[1] - span[0], reverse=True)  # the longest first, so that the nearest stay
+    marks_of_lines = {}
+    for first, last, said in spans:
         marks = {mark for mark in MARK.findall(said) if mark in own or mark in KINDS}
         if marks:
-            found |= dict.fromkeys(range(first, last + 1), marks)
-    return found
+            marks_of_lines |= dict.fromkeys(range(first, last + 1), marks)
+    return marks_of_lines
 
 
 def head_of(node, rows):
     """The text whose marks speak for a statement: all of it, or its head and docstring where it has a body."""
     last = node.end_lineno
-    is_short_condition = isinstance(node, ast.If) and node.end_lineno == node.lineno + 1  # one with its statement
+    # an if with a single line below it: a mark on that line speaks for both
+    is_short_condition = isinstance(node, ast.If) and node.end_lineno == node.lineno + 1
     if hasattr(node, "body") and not is_short_condition:
         last = node.body[0].lineno - 1
     said = "\n".join(rows[node.lineno - 1 : last])
@@ -214,53 +221,55 @@ def end_of_args(rows):
 
 def size(name, parent):
     """(added, removed): the numbers of lines in the diff to the parent."""
-    found = changes(lines(parent), lines(name))
-    added = sum(m - k for _, _, k, m in found)
-    removed = sum(j - i for i, j, _, _ in found)
+    added = 0
+    removed = 0
+    for start, end, new_start, new_end in changes(lines(parent), lines(name)):
+        removed += end - start
+        added += new_end - new_start
     return added, removed
 
 
-def score_cells(one):
+def score_cells(experiment):
     """{column: text} of the README's table of scripts, of an Experiment.
 
     A score stands there only if a run came to its end, with a link where its options were not the defaults."""
-    values = scores(one.done)
+    values = scores(experiment.scored_runs)
     score = mean_and_deviation(values)
-    if not one.finished:
+    if not experiment.finished:
         score = f"[stopped early]({ALL_SCORES})"
-    elif one.has_options:
+    elif experiment.has_options:
         score = f"{score}, [options]({ALL_SCORES})"
-    return {"environment": one.env_id, "steps": one.steps, "score": score, "runs": str(len(values))}
+    return {"environment": experiment.env_id, "steps": experiment.steps_text, "score": score, "runs": str(len(values))}
 
 
-def best(experiments):
+def first_score_cells(experiments):
     """{script: {column: text}}, of the first finished experiment with default options in the report's order.
 
     Where a script has none, it is that of its first experiment."""
-    found = {"ppo_selfplay": SELF_PLAY}
-    defaults = [one for one in experiments if one.finished and not one.has_options]
-    for one in [*defaults, *experiments]:
-        found.setdefault(one.script, score_cells(one))
-    return found
+    cells_by_script = {"ppo_selfplay": SELF_PLAY}
+    defaults = [experiment for experiment in experiments if experiment.finished and not experiment.has_options]
+    for experiment in [*defaults, *experiments]:
+        cells_by_script.setdefault(experiment.script, score_cells(experiment))
+    return cells_by_script
 
 
 def with_diffs_and_scores(text, experiments):
     """README.md with the diff's size and the first score in each script's row."""
     table = scripts()
-    found = best(experiments)
+    cells_by_script = first_score_cells(experiments)
 
-    def row(match):
+    def updated_row(match):
         name = match[1]
         script = table[name]
         nothing = {"environment": "", "steps": "", "score": "no long run yet", "runs": ""}
-        row = script.row | found.get(name, nothing)
-        for column in row:
+        new_cells = script.row | cells_by_script.get(name, nothing)
+        for column in new_cells:
             if column.startswith("diff") and script.parent:
                 added, removed = size(name, script.parent)
-                row[column] = f"`{script.parent}.py`<br>+{added} -{removed}"
-        return f"| {' | '.join(row.values())} |"
+                new_cells[column] = f"`{script.parent}.py`<br>+{added} -{removed}"
+        return f"| {' | '.join(new_cells.values())} |"
 
-    return SCRIPT_ROW.sub(row, text)
+    return SCRIPT_ROW.sub(updated_row, text)
 
 
 def main():

@@ -65,13 +65,13 @@ def library_table(experiments):
     for *cells, column in LIBRARIES:
         marks = [mark for mark, names in differing.items() if column in names]
         lines.append(table_row([*cells, short_marks(marks)]))
-    found = {}
-    for one in experiments:  # the first of a pair came furthest
-        found.setdefault((one.script, one.env_id), one)
+    furthest = {}
+    for experiment in experiments:  # of those of a pair the first came furthest
+        furthest.setdefault((experiment.script, experiment.env_id), experiment)
     cells = ["this repository", "[results](results.md#all-scores), v4"]
     for pair in OURS:
-        values = scores(found[pair].done)
-        cells.append(f"{mean_and_deviation(values)} ({found[pair].steps}, {len(values)})")
+        values = scores(furthest[pair].scored_runs)
+        cells.append(f"{mean_and_deviation(values)} ({furthest[pair].steps_text}, {len(values)})")
     lines.append(table_row([*cells, ""]))
     return lines
 
@@ -95,11 +95,11 @@ def hyperparameter_table(scripts):
     for name in names:
         usual = tables[scripts[0].stem].get(name, "absent")
         others = {}
-        for script, table in tables.items():
+        for stem, table in tables.items():
             value = table.get(name, "absent")  # "None" is a default
             if value != usual:
-                others.setdefault(value, []).append(script)
-        texts = [f"{value}: {', '.join(names)}" for value, names in others.items()]
+                others.setdefault(value, []).append(stem)
+        texts = [f"{value}: {', '.join(stems)}" for value, stems in others.items()]
         lines.append(table_row([f"`{name}`", usual, "<br>".join(texts)]))
     return lines
 

@@ -83,11 +83,11 @@ def target(link, file):
 def rendered(text, file):
     """A Markdown text as HTML with links to the site's pages."""
 
-    def with_target(found):
-        link = target(unescape(found[2]), file)
+    def with_target(match):
+        link = target(unescape(match[2]), file)
         if link is None:
             return ""  # without the attribute
-        return f'{found[1]}"{escape(link)}"'
+        return f'{match[1]}"{escape(link)}"'
 
     # slugify_unicode keeps letters such as µ in the anchors of headings, as GitHub does
     anchors = {"toc": {"slugify": slugify_unicode}}
@@ -125,16 +125,16 @@ def with_notes(row):
 def details():
     """{mark: what docs/details.md and the recipes say about it}; the KINDS have only a claim."""
     reasons = diffs.reasons()
-    found = {mark: {"mark": mark, "claim": inline(claim)} for mark, claim in diffs.claims().items()}
+    details_by_mark = {mark: {"mark": mark, "claim": inline(claim)} for mark, claim in diffs.claims().items()}
     for row in diffs.DETAIL.finditer(DETAILS.read_text()):
         mark = row["mark"]
         said = {name: inline(text) for name, text in reasons[mark].items()}
-        found[mark] |= said | {"ppo2": inline(row["ppo2"] or "nowhere"), "without": []}
+        details_by_mark[mark] |= said | {"ppo2": inline(row["ppo2"] or "nowhere"), "without": []}
     for recipe in recipes():
         named = re.match(r"without/(\w+)-(\d+)", recipe.name)
         if named:
-            found[f"{named[1]} {named[2]}"]["without"].append(recipe)
-    return found
+            details_by_mark[f"{named[1]} {named[2]}"]["without"].append(recipe)
+    return details_by_mark
 
 
 # scripts
@@ -144,10 +144,10 @@ def linked_marks(html):
     """HTML of code with a link from each mark to its row in docs/details.md."""
     known = details()
 
-    def link(found):
-        if found[1] not in known:
-            return found[0]
-        return f'<a class="mark" href="details.html#{slug(found[1])}">{found[0]}</a>'
+    def link(match):
+        if match[1] not in known:
+            return match[0]
+        return f'<a class="mark" href="details.html#{slug(match[1])}">{match[0]}</a>'
 
     return MARK.sub(link, html)
 
@@ -181,25 +181,33 @@ def script_blocks(name, parent):
 
 def definitions(name):
     """[(name, line), ...] of a script's classes and functions."""
-    found = [(re.match(r"(?:class|def) (\w+)", line), number) for number, line in enumerate(diffs.lines(name), 1)]
-    return [(match[1], number) for match, number in found if match]
+    places = []
+    for number, line in enumerate(diffs.lines(name), 1):
+        match = re.match(r"(?:class|def) (\w+)", line)
+        if match:
+            places.append((match[1], number))
+    return places
 
 
 # diffs
 
 
 @cache
-def likeness(one, other):
+def likeness(experiment, other):
     """The similarity of two lines, by their words."""
-    return difflib.SequenceMatcher(None, WORD.findall(one), WORD.findall(other), autojunk=False).ratio()
+    return difflib.SequenceMatcher(None, WORD.findall(experiment), WORD.findall(other), autojunk=False).ratio()
 
 
 def aligned(before, after):
-    """[(line or None, line or None), ...] of two lists of numbered lines, with similar lines side by side."""
-    found = {(i, j): likeness(a[1], b[1]) for i, a in enumerate(before) for j, b in enumerate(after)}
-    i, j = max(found, key=found.get, default=(0, 0))
-    if found.get((i, j), 0) <= 0.5:
-        return [*((line, None) for line in before), *((None, line) for line in after)]
+    """[(line or None, line or None), ...] of two lists of lines (number, text), with similar lines side by side."""
+    similarity = {}
+    for i, (_, old) in enumerate(before):
+        for j, (_, new) in enumerate(after):
+            similarity[i, j] = likeness(old, new)
+    closest = max(similarity, key=similarity.get, default=None)
+    if closest is None or similarity[closest] <= 0.5:
+        return [(line, None) for line in before] + [(None, line) for line in after]
+    i, j = closest
     return [*aligned(before[:i], after[:j]), (before[i], after[j]), *aligned(before[i + 1 :], after[j + 1 :])]
 
 
@@ -251,8 +259,9 @@ class Line(NamedTuple):
 
 def line_row(old, new, differs):
     """The Line for a line of the parent, (number, text) or None, and one of the script, (number, text) or None."""
-    number, left = old or ("", "")
-    new_number, right = new or ("", "")
+    no_line = ("", "")
+    number, left = old or no_line
+    new_number, right = new or no_line
     if old and new and differs:
         left, right = changed_words(left, right)
     else:
@@ -279,7 +288,7 @@ def diff_rows(name, script):
     """The rows of a script's diff to its parent, [Gap, Title or Line, ...]."""
     before = list(enumerate(diffs.lines(script.parent), 1))
     after = list(enumerate(diffs.lines(name), 1))
-    speakers = diffs.spoken_for("\n".join(diffs.lines(name)), script.own)
+    speakers = diffs.marks_by_line("\n".join(diffs.lines(name)), script.own)
     end_of_args = diffs.end_of_args(diffs.lines(name))
     rows = []
     matcher = difflib.SequenceMatcher(None, diffs.lines(script.parent), diffs.lines(name), autojunk=False)
@@ -292,7 +301,10 @@ def diff_rows(name, script):
                 continue
             pairs = aligned(before[i:j], after[k:m])
             # A change is cut before each definition that it adds, so that each has its own title.
-            starts = [n for n, (_, new) in enumerate(pairs) if new and re.match("(class|def) ", new[1])]
+            starts = []
+            for n, (_, new) in enumerate(pairs):
+                if new is not None and re.match("(class|def) ", new[1]):
+                    starts.append(n)
             for first, last in pairwise(sorted({0, *starts, len(pairs)})):
                 rows += change_rows(pairs[first:last], script, speakers, end_of_args)
     return rows
@@ -301,7 +313,7 @@ def diff_rows(name, script):
 # the picture of the family
 
 
-def family(indented):
+def place_family(indented):
     """The scripts' places in the picture: {name: (column, row)}, each a column right of its parent.
 
     The first child is in its parent's row, or, if `indented`, in the row below it."""
@@ -313,7 +325,8 @@ def family(indented):
         places[name] = column, row
         children = [child for child, script in table.items() if script.parent == name]
         # Where the first child takes the same row, the row after its descendants is the next free one.
-        free = row + 1 if indented or not children else row
+        leaves_row = indented or not children
+        free = row + 1 if leaves_row else row
         for child in children:
             free = place(child, column + 1, free)
         return free
@@ -328,23 +341,25 @@ def family(indented):
 # the report
 
 
-def report_values(found, experiments, output):
+def report_values(runs_by_key, experiments, output):
     """({script: its first picture}, values of the report's template); draws the pictures into `output`."""
     first_pictures = {}
     environments = {}
     sections = []
-    for number, one in enumerate(experiments):
+    for number, experiment in enumerate(experiments):
         picture = f"curves-{number}.svg"
-        report.charts(one, output / picture)
-        first_pictures.setdefault(one.script, picture)
-        sections.append({"title": f"{one.env_id} · {one.name}", "steps": one.steps, "picture": picture})
-        environments.setdefault(one.env_id, []).append((one.name, one.ours))
+        report.charts(experiment, output / picture)
+        first_pictures.setdefault(experiment.script, picture)
+        sections.append(
+            {"title": f"{experiment.env_id} · {experiment.name}", "steps": experiment.steps_text, "picture": picture}
+        )
+        environments.setdefault(experiment.env_id, []).append((experiment.name, experiment.ours))
     several = {env_id: sides for env_id, sides in environments.items() if len(sides) > 1}
     for number, (env_id, sides) in enumerate(several.items()):
         together({env_id: sides}, output / f"together-{number}.svg")
     values = {
         "scores": rendered("\n".join(report.score_table(experiments)), ROOT / "docs" / "results.md"),
-        "left_out": left_out(found, experiments),
+        "left_out": left_out(runs_by_key, experiments),
         "several": list(several),
         "sections": sections,
     }
@@ -356,15 +371,17 @@ def report_values(found, experiments, output):
 
 def first_notes(blocks):
     """{mark: the anchor of its first note}."""
-    found = {}
+    anchors = {}
     for block in blocks:
         for mark in block["marks"]:
-            found.setdefault(mark, f"L{block['first']}-{slug(mark)}")
-    return found
+            anchors.setdefault(mark, f"L{block['first']}-{slug(mark)}")
+    return anchors
 
 
 def reached(row):
-    """What a script reaches, as HTML: "CartPole-v1, 500k: 486 ± 12 (10)" of its row in the README's table."""
+    """What a script reaches, as HTML: "CartPole-v1, 500k steps: 486 ± 12 (10 runs)".
+
+    row: the cells of the script in the README's table."""
     text = f"{row['environment']}, {row['steps']} steps: {row['score']}"
     if row["runs"] not in ("", "1"):
         text += f" ({row['runs']} runs)"
@@ -391,9 +408,9 @@ def write(output, results):
     """Writes the site into a folder."""
     output.mkdir(parents=True, exist_ok=True)
     table = diffs.scripts()
-    found = load(results)
-    experiments = experiments_of(found)
-    first_pictures, of_report = report_values(found, experiments, output)
+    runs_by_key = load(results)
+    experiments = experiments_of(runs_by_key)
+    first_pictures, of_report = report_values(runs_by_key, experiments, output)
     blocks = {name: script_blocks(name, script.parent) for name, script in table.items()}
     heads = {name: "\n".join(diffs.lines(name)).split('"""')[1] for name in table}
     common = {
@@ -404,7 +421,7 @@ def write(output, results):
         "kinds": KINDS,
         "abouts": {name: head.split("\n")[0] for name, head in heads.items()},
         "commands": {name: COMMAND.search(head)[1] for name, head in heads.items()},
-        "reached": {name: reached(row) for name, row in diffs.best(experiments).items()},
+        "reached": {name: reached(row) for name, row in diffs.first_score_cells(experiments).items()},
         "firsts": {name: first_notes(cut) for name, cut in blocks.items()},
     }
 
@@ -419,7 +436,7 @@ def write(output, results):
         titles[diffs.README],
         texts=texts(),
         titles=titles,
-        places={"columns": family(False), "indented": family(True)},
+        places={"columns": place_family(indented=False), "indented": place_family(indented=True)},
         lengths={name: len(diffs.lines(name)) for name in table},
         tuned=rendered("\n".join(report.tuned_table(results)), diffs.README),
     )

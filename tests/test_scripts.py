@@ -7,7 +7,7 @@ import pytest
 from script_table import MULTIGPU, PPO, ROOT, TEXTS, every_text
 from test_packaging import OPTIONAL
 
-from site_tools.diffs import KINDS, changes, end_of_args, spoken_for
+from site_tools.diffs import KINDS, changes, end_of_args, marks_by_line
 
 parents = {script.name: script for script in TEXTS}
 children = [script for script in TEXTS if script.parent]
@@ -86,7 +86,7 @@ def uses_of_marked_definitions(script):
 @every_child
 def test_every_new_statement_is_marked(script):
     """As one of the script's details or as no detail, unless it only calls a definition that is marked."""
-    lines, spoken = text(script).splitlines(), spoken_for(text(script), script.marks)
+    lines, spoken = text(script).splitlines(), marks_by_line(text(script), script.marks)
     unmarked = new_lines(script) - spoken.keys() - docstring_lines(script) - uses_of_marked_definitions(script)
     assert not [f"{number}: {lines[number - 1]}" for number in sorted(unmarked) if lines[number - 1].strip()]
 

@@ -45,6 +45,12 @@ def test_the_table_counts_runs_that_did_not_reach_the_score():
     ]
 
 
+def test_rows_are_those_of_the_folder_of_results(tmp_path):
+    assert time_to_score.read_rows(tmp_path) == []
+    (tmp_path / time_to_score.TABLE.name).write_text("task,who\nCartPole-v1,ours\n")
+    assert time_to_score.read_rows(tmp_path) == [{"task": "CartPole-v1", "who": "ours"}]
+
+
 def test_half_of_the_runs_are_too_few_for_a_median():
     assert time_to_score.median_text([60, float("inf")]) == "-"
     assert time_to_score.median_text([60, 61, float("inf")]) == "61 (60 to more)"

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmark.curves import COLORS, GRAY, drawing
+from benchmark.curves import COLORS, GRAY, write_picture
 from benchmark.results import ROOT, WINDOW, load, option_text
 from benchmark.scores import Difference, compare, scores
 from recipes.recipe import Recipe, escape, recipes, write
@@ -154,7 +154,7 @@ def draw(tables, path):
             right.set_title("mean of the curve", loc="right")
             left.invert_yaxis()
 
-    drawing((12, 0.9 * len(heights) + 0.19 * sum(heights)), path, panels)
+    write_picture((12, 0.9 * len(heights) + 0.19 * sum(heights)), path, panels)
 
 
 def name_of_parent(effect):
