@@ -86,9 +86,11 @@ class Config(NamedTuple):
         arrays = {}
         for name, (ours, layout) in self.parameters.items():
             size = int(np.prod(shapes[name]))
-            arrays[name] = np.empty(size, np.float64)
-            arrays[name][layout(np.arange(size).reshape(shapes[name]))] = tensors[ours].detach().cpu().numpy()
-            arrays[name] = arrays[name].reshape(shapes[name])
+            array = np.empty(size, np.float64)
+            # layout() of the places of ppo2's entries says at which of them each entry of ours belongs
+            places = layout(np.arange(size).reshape(shapes[name]))
+            array[places] = tensors[ours].detach().cpu().numpy()
+            arrays[name] = array.reshape(shapes[name])
         return arrays
 
 

@@ -233,7 +233,8 @@ def test_trace_of_four_updates(device, dtype):
         np.testing.assert_array_equal(opens[now].T.reshape(-1), data["roll_masks"][update])
         batch = {name: column.flatten(0, 1) for name, column in rollout.items()}
         for order in orders:
-            for rows in np.split(order % M * N + order // M, int(data["nminibatches"])):
+            env, step_of_env = np.divmod(order, M)  # ppo2 counts the steps environment by environment
+            for rows in np.split(step_of_env * N + env, int(data["nminibatches"])):
                 now_args = dataclasses.replace(args, learning_rate=float(data["train_lr"][step]))
                 minibatch = {name: column[rows] for name, column in batch.items()}
                 stats = ppo.gradient_step(agent, optimizer, minibatch, now_args)
@@ -371,6 +372,7 @@ def test_recurrent_minibatches_are_whole_environments(case, monkeypatch, tmp_pat
     lrs, clips, rows, minibatches = record_train(ppo_atari_lstm, case, monkeypatch, tmp_path)
     assert_as_recorded(case, lrs, clips, rows)
     theirs = SCHEDULES[f"{case}/flat_indices"]
+    # [..., environments, steps] becomes [..., steps, environments]
     by_step = theirs.reshape(*states.shape, -1).swapaxes(-1, -2).reshape(theirs.shape)
     np.testing.assert_array_equal(rows, by_step)
     first_steps = [minibatch["obs"][: states.shape[-1]] for minibatch in minibatches]

@@ -92,13 +92,18 @@ def test_the_newest_two_checkpoints_stay(tmp_path):
 
 def test_seeds(tmp_path):
     """A resume plays other games with other random numbers; the same resume gives the same run."""
-    draw, orders = torch.randperm, []
-    drawn = lambda *a, **k: orders.append(draw(*a, **k)) or orders[-1]  # noqa: E731
+    draw = torch.randperm
+    orders = []
+
+    def draw_and_keep(*args, **kwargs):
+        orders.append(draw(*args, **kwargs))
+        return orders[-1]
+
     with (
         in_process.watched(gym.vector.SyncVectorEnv, "reset", lambda envs, seed, **_: seed) as seeds,
         patched() as patch,
     ):
-        patch.setattr(torch, "randperm", drawn)
+        patch.setattr(torch, "randperm", draw_and_keep)
         run = train(f"{CLOCK} --seed 7", tmp_path)
         cut(run, 320)
         shutil.copytree(run, tmp_path / "copy")
@@ -106,7 +111,10 @@ def test_seeds(tmp_path):
             train(f"--resume {folder}", tmp_path)
     assert seeds == [7, 7 + 320, 7 + 320]
     assert same_weights(checkpoint(run), checkpoint(tmp_path / "copy"))
-    whole, one, other = (torch.stack(orders[first : first + 4]) for first in (20, 24, 28))
+    # 12 updates of 2 epochs; each resume makes the last two updates anew
+    whole = torch.stack(orders[20:24])
+    one = torch.stack(orders[24:28])
+    other = torch.stack(orders[28:32])
     assert torch.equal(one, other) and not torch.equal(whole, one)
     assert not torch.equal(orders[0], orders[24])
 
@@ -214,7 +222,10 @@ def test_checkpoints_that_are_refused(tmp_path, capsys):
     for name, content in contents.items():
         (tmp_path / name).mkdir()
         file = tmp_path / name / "checkpoint_000000000064.pt"
-        torch.save(content, file) if content else file.write_text("not a checkpoint")
+        if content:
+            torch.save(content, file)
+        else:
+            file.write_text("not a checkpoint")
         for path in (file, file.parent):
             with pytest.raises((SystemExit, KeyError, OSError)):
                 in_process.train(PPO, f"--resume {path}", tmp_path)
@@ -259,6 +270,7 @@ def train_with(part, options, folder):
 
 @pytest.mark.parametrize("part", [object(), coefficient(object())])
 def test_a_part_that_cannot_be_saved_ends_the_run_at_once(part, tmp_path):
+    # gae is None, so that a run that goes on to its first update fails with a message about NoneType
     with patched((ppo, "gae", None)), pytest.raises((SystemExit, Exception)) as raised:
         train_with(part, CLOCK, tmp_path)
     assert "NoneType" not in str(raised.value)
@@ -365,7 +377,8 @@ def test_parts_that_do_not_fit(tmp_path):
         assert {name: contents(resume)[name] for name in before} == before
         return end.value.code
 
-    another, turned = (partial(train_with, coefficient(1.0, *names)) for names in ("", "ba"))
+    another = partial(train_with, coefficient(1.0))
+    turned = partial(train_with, coefficient(1.0, "b", "a"))
     assert "coefficient" in refusal(extra) and "coefficient" in refusal(run, another)
     assert "order" in refusal(extra, turned)
     with patched((ppo, "Agent", Reordered)):
@@ -410,9 +423,11 @@ def test_a_loss_that_is_not_finite_ends_the_run(tmp_path):
 )
 def test_a_signal_saves_and_ends_the_run(number, group, tmp_path):
     """Also one that the whole process group gets, as from a terminal or Slurm; the workers leave it to the run."""
-    process = start([ppo.__file__, *FOREVER.split(), *["--async-envs"] * group], tmp_path, group=0)
+    workers = ["--async-envs"] if group else []
+    process = start([ppo.__file__, *FOREVER.split(), *workers], tmp_path, group=0)
     run = started(process, tmp_path)
-    (os.killpg if group else os.kill)(process.pid, number)
+    kill = os.killpg if group else os.kill
+    kill(process.pid, number)
     status, output, errors = finish(process)
     assert status == 128 + number and "Traceback" not in errors, errors
     assert f"--resume {run.relative_to(tmp_path)}" in output

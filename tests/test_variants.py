@@ -313,7 +313,7 @@ def test_the_agent_learns_from_shaped_rewards(made, tmp_path):
     options = f"{SMALL} --total-timesteps 128"
     with watched(script.module, "gae", lambda rewards, *rest: rewards) as seen:
         run = train(script, options, tmp_path / "default")
-    assert all((rewards == np.float32(0.1)).all() for rewards in seen)
+    assert len(seen) == 2 and all((rewards == np.float32(0.1)).all() for rewards in seen)
     plain = train(PPO, options, tmp_path / "ppo")
     assert scalars(run)["charts/episodic_return"][0] == scalars(plain)["charts/episodic_return"][0]
     same = train(script, f"{options} --reward-scale 1", tmp_path / "same")
@@ -419,12 +419,12 @@ def test_fresh_weights_enter_in_each_step(made, tmp_path):
     script.module.fresh_agent(envs, 5)
     assert torch.equal(torch.rand(3), random)
 
-    def weight(agent, fresh, perturbation):
+    def first_layer(agent, fresh, perturbation):
         return fresh.policy_trunk[0].weight.detach().clone(), perturbation
 
     seen = []
     for folder in ("one", "two"):
-        with watched(script.module, "shrink_and_perturb", weight) as calls:
+        with watched(script.module, "shrink_and_perturb", first_layer) as calls:
             train(script, f"{SMALL} --total-timesteps 128", tmp_path / folder)
         seen.append(calls)
     assert len(seen[0]) == 2 * 16 and equal(*seen)
@@ -457,6 +457,7 @@ def test_the_loss_has_both_images(made, tmp_path):
     script = made("with/symmetry")
     with watched(script.module, "ppo_loss", lambda agent, minibatch, args: minibatch) as seen:
         train(script, f"{SMALL} --total-timesteps 64", tmp_path)
+    assert len(seen) == 16  # one update of 4 epochs and 4 minibatches
     for minibatch in seen:
         halves = {name: column.numpy().reshape(2, 16, -1) for name, column in minibatch.items()}
         np.testing.assert_array_equal(halves["obs"][1], -halves["obs"][0])

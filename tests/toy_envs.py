@@ -61,20 +61,28 @@ class Counting(Toy):
 
     def __init__(self, images, index, ends):
         super().__init__(images)
-        self.index, self.ends = index, ends
-        self.rewards, self.log, self.episode, self.steps = np.random.default_rng(index), [], -1, None
+        self.index = index
+        self.ends = ends
+        self.random = np.random.default_rng(index)
+        self.log = []
+        self.episode = -1
+        self.steps = None  # between episodes
 
     def reset(self, seed=None, options=None):
-        self.episode, self.steps = self.episode + 1, 0
+        self.episode += 1
+        self.steps = 0
         return self.show(self.index, self.episode, 0, 7), {}
 
     def step(self, action):
         assert self.steps is not None, "a step after the end of an episode"
-        before, self.steps = (self.index, self.episode, self.steps, 7), self.steps + 1
+        before = (self.index, self.episode, self.steps, 7)
+        self.steps += 1
         length, kind = self.ends[self.episode % len(self.ends)]
         over = self.steps == length
-        terminated, truncated = over and kind != "truncated", over and kind != "terminated"
-        obs, reward = self.show(self.index, self.episode, self.steps, 7), float(np.float32(self.rewards.normal()))
+        terminated = over and kind != "truncated"
+        truncated = over and kind != "terminated"
+        obs = self.show(self.index, self.episode, self.steps, 7)
+        reward = float(np.float32(self.random.normal()))
         self.log.append(Step(before, np.asarray(action).item(), reward, terminated, truncated, obs))
         if over:
             self.steps = None
@@ -89,7 +97,8 @@ class Clock(Toy):
         return self.show(self.steps, 0, 0, 0), {}
 
     def step(self, action):
-        reward, self.steps = float(round(np.asarray(action).item()) == self.steps % 2), self.steps + 1
+        reward = float(round(np.asarray(action).item()) == self.steps % 2)
+        self.steps += 1
         return self.show(self.steps, 0, 0, 0), reward, self.steps == 8, False, {}
 
 
@@ -108,7 +117,8 @@ class Guess(Toy):
         return self.ask(), {}
 
     def step(self, action):
-        reward, self.steps = float(self.pay(action)), self.steps + 1
+        reward = float(self.pay(action))
+        self.steps += 1
         return self.ask(), reward, False, self.steps == 16, {}
 
     def render(self):
@@ -135,7 +145,8 @@ class Identity(Guess):
 
     def ask(self):
         self.answer = self.np_random.integers(4)
-        return self.show(*(255 if self.observation_space.dtype == np.uint8 else 1) * np.eye(4)[self.answer])
+        brightness = 255 if self.observation_space.dtype == np.uint8 else 1
+        return self.show(*(brightness * np.eye(4)[self.answer]))
 
     def pay(self, action):
         return action == self.answer
@@ -273,7 +284,7 @@ class NoMask(PairOfRewards):
     """Has several actions at a time, and no masks."""
 
     action_space = gym.spaces.MultiDiscrete([2, 2])
-    action_mask = property()
+    action_mask = property()  # without a getter, so hasattr() says that there is none
 
 
 class Broken(PairOfRewards):
@@ -337,7 +348,7 @@ class Crowd:
     def __init__(self):
         self.index = len(self.made)
         self.made.append(self)
-        self.rewards = np.random.default_rng(self.index)
+        self.random = np.random.default_rng(self.index)
         self.episode = -1
         self.agents = []
         self.log = []
@@ -362,7 +373,7 @@ class Crowd:
         assert list(actions) == [name for name in self.possible_agents if name in self.agents]
         self.steps += 1
         over = self.steps == 5 + (self.index + self.episode) % 3
-        rewards = {name: float(np.float32(self.rewards.normal())) for name in actions}
+        rewards = {name: float(np.float32(self.random.normal())) for name in actions}
         terminations = {name: over or (name == "early" and self.steps == 2) for name in actions}
         truncations = {name: name == "short" and self.steps == 4 for name in actions}
         for name in actions:
@@ -391,7 +402,7 @@ class Signals(Crowd):
         return gym.spaces.Box(0, 1, (4,))
 
     def show(self, agents):
-        self.answers = {name: self.rewards.integers(4) for name in agents}
+        self.answers = {name: self.random.integers(4) for name in agents}
         return {name: np.float32(np.eye(4)[answer]) for name, answer in self.answers.items()}
 
     def reset(self, seed=None, options=None):
