@@ -100,6 +100,20 @@ def test_the_average_follows_each_step(made, tmp_path):
     assert parts["average"]["n_averaged"] == 1 + 16  # the first weights, and those after each step
 
 
+def test_the_average_begins_with_the_weights_of_a_checkpoint(made, tmp_path):
+    """Of a run that had no average; with a learning rate of 0 the weights stay as they are."""
+    file = train(PPO, f"{SMALL} --total-timesteps 64", tmp_path / "plain") / "checkpoint_000000000064.pt"
+    options = f"{SMALL} --resume {file} --learning-rate 0 --total-timesteps 128"
+    parts = checkpoint(train(made("average-policy"), options, tmp_path / "averaged"))["parts"]
+    for name, weight in parts["agent"].items():
+        torch.testing.assert_close(parts["average"][f"module.{name}"], weight)
+
+
+def test_the_penalty_of_spo_needs_a_range(made, tmp_path):
+    with pytest.raises(SystemExit, match="--clip-coef and --max-grad-norm above 0"):
+        train(made("spo"), f"{SMALL} --clip-coef 0", tmp_path)
+
+
 def test_the_perturbed_mean(made):
     module = made("rpo").module
     policy = module.Normal(torch.randn(64, 3), torch.full((1, 3), -1.0))
@@ -239,6 +253,14 @@ def test_the_plasticity_of_known_features(made):
     }  # fmt: skip
 
 
+def test_the_plasticity_of_nan_is_no_error(made):
+    """So that log_update() ends the run, with its line."""
+    trunk = torch.nn.Linear(4, 3)
+    torch.nn.init.constant_(trunk.weight, np.nan)
+    found = made("plasticity-log").module.plasticity("a", trunk, torch.randn(8, 4))
+    assert np.isnan(found["plasticity/a_norm"].item())
+
+
 def test_the_plasticity_log_changes_nothing(made, tmp_path):
     scripts = PPO, made("plasticity-log")
     plain, logged = (train(script, f"{SMALL} --total-timesteps 128", tmp_path / script.name) for script in scripts)
@@ -374,7 +396,8 @@ def test_the_auxiliary_phase(made):
         phase = module.Phase(agent)
         phase.kept = {"obs": [obs], "returns": [returns]}
         with patched((module, "adam_step", descend)):
-            phase.train(agent, args, torch.Generator())
+            loss = phase.train(agent, args, torch.Generator())
+        assert loss.isfinite() and loss > 0
         optimizer, old = torch.optim.SGD(other.parameters(), 0.1), other(obs)[0].logits.detach()
         for _ in range(10):
             policy, values = other(obs)
@@ -397,6 +420,11 @@ def test_symlog(made):
     values = agent(obs)[1]
     np.testing.assert_allclose(values.detach(), np.sign(output) * (np.exp(np.abs(output)) - 1), rtol=1e-5)
     np.testing.assert_allclose(module.symlog(values).detach(), output, rtol=1e-5)
+
+
+def test_the_mode_of_a_uniform_beta_is_its_middle(made):
+    policy = made("beta").module.Beta(torch.full((1, 2), -30.0), torch.tensor([-3.0]), torch.tensor([5.0]))
+    assert policy.mode().item() == pytest.approx(1.0)
 
 
 def test_squashed_actions_from_bound_to_bound(made):

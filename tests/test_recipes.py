@@ -304,7 +304,7 @@ def test_returns_of_the_intrinsic_reward_go_on(recipe, made):
     agent = SimpleNamespace(obs_moments=SimpleNamespace(update=list), return_moments=moments, last_return=last)
     agent.surprise = lambda obs: torch.ones(len(obs))
     for _ in range(2):
-        rewards = made.module.intrinsic_rewards(agent, torch.zeros(4, 3, 2), 0.9)
+        rewards = made.module.update_moments_and_rewards(agent, torch.zeros(4, 3, 2), 0.9)
     assert last.item() == pytest.approx(sum(0.9**k for k in range(8)))
     torch.testing.assert_close(rewards, torch.full((4, 3), moments.var.item() ** -0.5))
 

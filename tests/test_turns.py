@@ -197,6 +197,16 @@ def test_random_play_loses(made):
     assert losses(blank_agent(made.module)) > 100
 
 
+def test_minibatches_have_two_turns_or_more(made, tmp_path):
+    """The known turns of a rollout are fewer than its steps, and their number has no divisors that are asked for."""
+    options = "--env-id toy_envs:Table --num-envs 6 --num-steps 50 --total-timesteps 300 --num-minibatches 60 --no-cuda"
+    with watched(made.module, "ppo_loss", lambda agent, minibatch, args: len(minibatch["obs"])) as sizes:
+        train(made, f"{options} --update-epochs 1", tmp_path)
+    assert min(sizes) >= 2 and len(sizes) == min(60, sum(sizes) // 2)
+    with pytest.raises(SystemExit, match="^error: --num-steps is so small"):
+        train(made, options.replace("--num-steps 50", "--num-steps 1").replace("60", "2"), tmp_path)
+
+
 def test_it_plays_at_random_against_valid_moves(made, tmp_path):
     """A move to a square that is not free is an error of the game."""
     run = train(made, "--env-id recipes.environments:TicTacToe --num-envs 2 --total-timesteps 256 --no-cuda", tmp_path)

@@ -655,16 +655,41 @@ def test_bins_are_drawn_as_often_as_they_are_likely(made):
         np.testing.assert_allclose(shares, probabilities / probabilities.sum(), atol=0.01)
 
 
-def test_bins_need_bounds(made):
+@pytest.mark.parametrize("name", ["with/discrete-actor", "without/continuous-1"])
+def test_bins_need_bounds(name, made):
     def unbounded():
         env = gym.make("Pendulum-v1").unwrapped
         env.action_space = gym.spaces.Box(-np.inf, np.inf, (1,))
         return env
 
     gym.register("Unbounded-v0", unbounded)
-    module = made("with/discrete-actor").module
+    module = made(name).module
     with pytest.raises(SystemExit, match="finite bounds"):
         module.make_envs(module.Args(env_id="Unbounded-v0"))
+
+
+def test_normalization_ends_with_what_is_not_finite(made):
+    module = made("with/normalization").module
+    envs = module.make_envs(module.Args(env_id="CartPole-v1", num_envs=2))
+    envs.reset(seed=1)
+    step = envs.env.step
+
+    def step_to_infinity(actions):
+        obs, *others = step(actions)
+        return obs + np.float32(np.inf), *others
+
+    envs.step(np.zeros(2, dtype=int))
+    with patched((envs.env, "step", step_to_infinity)), np.errstate(all="ignore"):
+        with pytest.raises(SystemExit, match="^error: NaN or inf in observations or rewards"):
+            envs.step(np.zeros(2, dtype=int))
+
+
+def test_segments_of_nan_are_drawn_all_the_same(made):
+    """So that log_update() ends the run, with its line."""
+    module = made("with/prioritized-segments").module
+    segments = module.segment_rows(8, 2, 4)
+    rows, _ = module.sample_segments(torch.full((16,), np.nan), segments, 2, module.Args(), torch.Generator())
+    assert len(set(rows.tolist())) == 8
 
 
 def test_vtrace_advantages_of_segments(made, tmp_path):

@@ -152,6 +152,12 @@ def test_envpool_keeps_its_part(name, env_id, with_recipe):
     check(with_recipe(f"with/{name}").module, env_id)
 
 
+def test_envpool_takes_no_processes(with_recipe):
+    module = with_recipe("with/envpool").module
+    with pytest.raises(SystemExit, match="^error: --async-envs"):
+        module.make_envs(module.Args(env_id="envpool/CartPole-v1", async_envs=True))
+
+
 def failing(modules, ids):
     """Those of the ids whose check fails, each in a forked process, as an error in C++ ends it."""
     failed = []
@@ -298,6 +304,11 @@ def test_what_are_no_codes(with_recipe):
     module = with_recipe("with/codes").module
     with pytest.raises(SystemExit, match="not codes"):
         module.make_envs(module.Args(env_id="CartPole-v1")).reset()
+    envs = module.make_envs(module.Args(env_id="FrozenLake-v1"))
+    envs.reset()
+    envs.encode(np.full((2, 16), 10.0))
+    with pytest.raises(SystemExit, match="not codes"):  # later than in the first observation, too
+        envs.encode(np.full((2, 16), 11.0))
 
 
 def frames_of_ale(game, steps):
