@@ -180,6 +180,11 @@ def anchor(detail):
     return f"[{detail}](details.md#{detail.replace(' ', '-')})"
 
 
+def is_shown(title):
+    """Whether the page has a row of this title: not of "two heads", of which "two networks" is the opposite."""
+    return not title.startswith("policy and value: two heads")
+
+
 def table(columns):
     """The lines of the table of rows by columns."""
     keys = []  # in the order in which rows come up
@@ -190,8 +195,8 @@ def table(columns):
     keys.sort(key=lambda key: order(key[0]))  # by details; their rows keep their order
     lines = [f"| detail | {' | '.join(columns)} |", "|---|" + "---|" * len(columns)]
     for detail, title in keys:
-        if title.startswith("policy and value: two heads"):
-            continue  # of which "two networks" is the opposite
+        if not is_shown(title):
+            continue
         cells = [cell(column.rows.get((detail, title))) for column in columns.values()]
         lines.append(f"| {anchor(detail)}: {title} | {' | '.join(cells)} |")
     return lines
@@ -238,7 +243,10 @@ def text():
     lines += ["| column | implementation | version | rows measured |", "|---|---|---|---|"]
     for heading, column in columns.items():
         name = OURS if heading == "ours" else column.name
-        measured = sum(row["result"] != UNKNOWN for row in column.rows.values())
+        measured = 0
+        for (_, title), row in column.rows.items():
+            if is_shown(title) and row["result"] != UNKNOWN:
+                measured += 1
         lines.append(f"| {heading} | {name} | {column.version} | {measured} |")
     lines += ["", "## Moving from one to another", ""]
     lines += [f"- {move.sentence}" for move in MOVES]
@@ -252,8 +260,9 @@ HEAD = """
 *For those who use another PPO, compare scores of two, or wrote one.*
 
 `python -m conformance` measures which of the [details](details.md) an implementation has, by running it. The table has
-a column for each [implementation](#the-columns). "yes" is as in `ppo2`, another [word](#the-words-in-the-cells) says
-what is done instead, and an empty cell was not measured.
+a column for each [implementation](#the-columns). "yes" means that it does what the row says, as `ppo2` does; another
+[word](#the-words-in-the-cells) says what is done instead, and an empty cell was not measured. Where the cell of `ppo2`
+is empty, what it does was read from its code.
 
 An implementation is handed a rollout whose policy and values are tables instead of networks. The measurement takes the
 gradient and the weights of each step of the update, and looks among all combinations of the known alternatives for the
@@ -316,9 +325,9 @@ WORDS = """
 - **Brax** was run with its normal distribution; its default also squashes actions by tanh. Its loss computes values and
   advantages anew for each minibatch.
 - **RLlib's** learner adds a step to each episode that it is handed.
-- **lstm.** These rows are of a recurrent layer: an LSTM, or ikostrikov's GRU. A number takes the place of its state.
+- **lstm.** These rows are of a recurrent layer: an LSTM, or ikostrikov's GRU. One number takes the place of its state.
   This number tells from which earlier steps, and from which state before them, each step was computed.
-- **aux 4.** Some actions of a world are invalid.
+- **aux 4** was measured with a rollout in which some actions are invalid.
 - **atari.** A scripted emulator plays the games, in the place of ale_py. EnvPool's games are not measured, nor are the
   scripts here that play them: EnvPool brings its emulator along, in C++.
 - **`impala_atari_cleanba.py`** has no column. It has V-trace and RMSprop in place of the rows from the optimizer to the
@@ -345,8 +354,8 @@ python -m conformance my_ppo.py
 python -m conformance path/to/cleanrl/cleanrl
 ```
 
-The adapter of a library runs in an environment that has the library and numpy. Of this project it needs the checkout
-alone:
+The adapter of a library runs in a Python environment that has the library and numpy; this project need not be installed
+in it. The first command measures Stable-Baselines3, and the second writes this page anew from `conformance/results`:
 
 ```
 python -m conformance sb3 --json conformance/results/sb3.json
