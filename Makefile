@@ -5,8 +5,8 @@ BIN := .venv/bin
 # What the tests need
 TESTED := .venv/atari,box2d,envpool,export,microrts,mujoco,selfplay,track,video,benchmark,search,dev.stamp
 # Files with comparisons of computed numbers
-NUMERICAL := $(addprefix tests/test_, enjoy.py golden.py ideas.py impala.py loss.py lstm.py multidiscrete.py \
-	precision.py procgen.py recipes.py run.py variants.py)
+NUMERICAL := $(addprefix tests/test_, device_tensors.py enjoy.py export.py gae.py golden.py ideas.py impala.py loss.py \
+	lstm.py masks.py multidiscrete.py normalize.py precision.py procgen.py recipes.py run.py seeds.py variants.py)
 # What makes torch, MKL and oneDNN work as on an older processor: each alone, then all together
 OLDER := ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 MKL_CBWR=COMPATIBLE \
 	ONEDNN_MAX_CPU_ISA=SSE41 ONEDNN_MAX_CPU_ISA=AVX2 \

@@ -45,8 +45,9 @@ def read_random(file):
 
 def main():
     rows = read_random(FILE)
-    packages = "gymnasium", "numpy", "mujoco", "box2d"
-    versions = " ".join(f"{name}=={importlib.metadata.version(name)}" for name in packages)
+    installed = {package.name: package.version for package in importlib.metadata.distributions()}
+    packages = [name for name in ("gymnasium", "numpy", "mujoco", "box2d") if name in installed]
+    versions = " ".join(f"{name}=={installed[name]}" for name in packages)
     for task in sys.argv[1:]:
         returns = random_returns(task, EPISODES)
         mean = round(returns.mean(), 2)

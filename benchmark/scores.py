@@ -75,7 +75,7 @@ def p_value(p):
 
 def short_steps(steps):
     """The text "500k" of 499712 steps, or "1M" of 999424."""
-    if steps >= 950_000:
+    if steps > 950_000:
         return f"{round(steps / 1e6, 1):g}M"
     return f"{steps / 1e3:.0f}k"
 

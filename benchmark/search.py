@@ -131,7 +131,7 @@ def main():
         sys.exit(f"error: no trial completed; see {args.folder}/*/logs")
     best = words(suggest(optuna.trial.FixedTrial(study.best_params), num_steps))
     print(f"{len(done)} of {len(study.trials)} trials completed; the best scored {study.best_value:.4g}:")
-    if "+" in line:
+    if "+" in line.split():  # with a recipe
         print(f"echo '{line} {best}' | python -m benchmark.sweep")
     else:
         print(f"python {line} {best}")

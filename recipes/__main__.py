@@ -59,7 +59,7 @@ def main():
             print(error)
             failed += 1
     write_index()
-    sys.exit(failed > 0)
+    sys.exit(1 if failed else 0)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from torch.utils.tensorboard import SummaryWriter
 from toy_envs import AsTheyAre
 
 
-def put_in_place_of_games(script, toy, patch=setattr):
+def put_in_place_of_games(script, toy, patch):
     """Makes the script train on toy(script.images, index) instead; returns the list that its environments come into."""
     made = []
     # observations that are no images come as the script's own wrapper gives them, and masks of actions with them
@@ -92,7 +92,11 @@ def train(script, options, folder):
     handlers = {name: signal.getsignal(getattr(signal, name)) for name in script.module.SIGNALS}
 
     def keep(make):
-        return lambda *args, **kwargs: kept.append(make(*args, **kwargs)) or kept[-1]
+        def make_and_keep(*args, **kwargs):
+            kept.append(make(*args, **kwargs))
+            return kept[-1]
+
+        return make_and_keep
 
     folder.mkdir(exist_ok=True)
     argv = [f"{script.name}.py", *options.split()]
@@ -111,7 +115,10 @@ def train(script, options, folder):
                 raise
         finally:  # as the end of a process does; the writer needs the folder that it was opened in
             for each in kept:
-                each.release(force=True) if isinstance(each, filelock.BaseFileLock) else each.close()
+                if isinstance(each, filelock.BaseFileLock):
+                    each.release(force=True)
+                else:
+                    each.close()
             for name, handler in handlers.items():
                 signal.signal(getattr(signal, name), handler)
     return newest_run(folder)

@@ -13,8 +13,11 @@ PATIENCE = 600  # seconds until a test gives up on a process; on a quiet core th
 
 def started(process, folder):
     """The folder of the run that a process has begun in `folder`, once its log has an update."""
+    end = time.monotonic() + PATIENCE
     while not list(folder.glob("runs/*/events.*")) or not scalars(newest_run(folder)):
-        assert process.poll() is None, process.communicate()
+        if process.poll() is not None or time.monotonic() > end:
+            process.kill()
+            raise AssertionError(process.communicate())
         time.sleep(0.05)
     return newest_run(folder)
 

@@ -29,22 +29,29 @@ class Ranks:
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
             port = listener.getsockname()[1]
-        self.folder, self.pids, self.codes = folder, [], {}
+        self.folder = folder
+        self.pids = []
+        self.codes = {}
         for rank in range(max(number, 1)):
             group = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": number, "LOCAL_WORLD_SIZE": number}
             group |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": port}
             group |= {"TORCHELASTIC_MAX_RESTARTS": 0} | environment
             self.pids.append(os.fork())
             if self.pids[-1] == 0:
-                os._exit(child(rank, group if number else {}, options, folder, change, module))
+                status = 1
+                try:
+                    status = child(rank, group if number else {}, options, folder, change, module)
+                finally:
+                    os._exit(status)  # in any case: a child must not return into the tests
 
     def wait(self):
         """The exit status of each rank, negative where a signal ended it; TimeoutError if they do not end."""
         end = time.monotonic() + PATIENCE
         while waiting := [pid for pid in self.pids if pid not in self.codes]:
             for pid in waiting:
-                if (ended := os.waitpid(pid, os.WNOHANG))[0]:
-                    self.codes[pid] = os.waitstatus_to_exitcode(ended[1])
+                ended, status = os.waitpid(pid, os.WNOHANG)
+                if ended:
+                    self.codes[pid] = os.waitstatus_to_exitcode(status)
             if time.monotonic() > end:
                 for pid in waiting:
                     os.kill(pid, signal.SIGKILL)
@@ -111,7 +118,7 @@ def wait_for_step(folder, step):
     """Waits for a checkpoint of that step or a later one in a run of `folder`; returns its step."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
-        found = [int(path.stem[11:]) for path in folder.glob("runs/*/checkpoint_*.pt")]
+        found = [int(path.stem.removeprefix("checkpoint_")) for path in folder.glob("runs/*/checkpoint_*.pt")]
         if max(found, default=-1) >= step:
             return max(found)
         time.sleep(0.05)

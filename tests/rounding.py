@@ -9,6 +9,11 @@ from torch.overrides import TorchFunctionMode
 ROUNDING = 1e-5
 
 
+def in_float64(value):
+    """The type float64 for the type float32; any other value as it is."""
+    return torch.float64 if value is torch.float32 else value
+
+
 class InFloat64(TorchFunctionMode):
     """Within it, code that converts to float32 converts to float64.
 
@@ -16,6 +21,8 @@ class InFloat64(TorchFunctionMode):
     difference is below 1e-12, and too small to move a number over a threshold, such as that of a rectified unit."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
-        function = torch.Tensor.double if function is torch.Tensor.float else function
-        args = [torch.float64 if arg is torch.float32 else arg for arg in args]
-        return function(*args, **(kwargs or {}))
+        if function is torch.Tensor.float:
+            function = torch.Tensor.double
+        args = [in_float64(arg) for arg in args]
+        kwargs = {name: in_float64(value) for name, value in (kwargs or {}).items()}
+        return function(*args, **kwargs)

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from processes import PATIENCE
 from ranks import Ranks, in_float64, run, wait_for_step, weights
 from run_files import checkpoint, newest_run, scalars
 
@@ -27,7 +28,12 @@ TIMES = {"charts/SPS", "charts/wait_for_rollouts", "charts/wait_for_agents", "ch
 
 def changed(*changes):
     """A change for `Ranks` from changes that take no arguments."""
-    return lambda rank: [change() for change in changes]
+
+    def change_rank(rank):
+        for change in changes:
+            change()
+
+    return change_rank
 
 
 def numbers(folder):
@@ -35,7 +41,7 @@ def numbers(folder):
     return {tag: points for tag, points in scalars(folder).items() if tag not in TIMES}
 
 
-def slow(module, method, seconds, only=None):
+def delay(module, method, seconds, only=None):
     """Makes a function wait each time, or each time in the thread of one actor."""
     owner, _, name = method.rpartition(".")
     owner = getattr(module, owner) if owner else module
@@ -84,17 +90,17 @@ def test_which_version_makes_what(concurrency, threads, tmp_path):
     updates = seen.pop("updates")
     versions = [weights for weights, _ in updates]
     assert len(set(versions)) == 6 and len(seen) == threads
-    table = []
+    made_by = []  # the version that made the rollout of each update
     for u, (_, trained_on) in enumerate(updates, 1):
         steps = [actor[(u - 1) * 9 : u * 9] for actor in seen.values()]  # 8, and the value of the observation after
         makers = {weights for actor in steps for weights, _, _ in actor}
         assert len(makers) == 1
         assert len({own for actor in steps for *_, own in actor}) == threads  # each thread has a copy of its own
         assert sorted(value for actor in steps for _, values, _ in actor[:-1] for value in values) == trained_on
-        table.append((u, u, versions.index(makers.pop()) + 1))
-    late = [(1, 1, 1), (2, 2, 1), (3, 3, 2), (4, 4, 3), (5, 5, 4), (6, 6, 5)]
-    assert table == (late if concurrency else [(u, u, u) for u in range(1, 7)])
-    assert [lag for _, lag in scalars(folder)["charts/policy_lag"]] == [u - made_by for u, _, made_by in table]
+        made_by.append(versions.index(makers.pop()) + 1)
+    assert made_by == ([1, 1, 2, 3, 4, 5] if concurrency else [1, 2, 3, 4, 5, 6])
+    lags = [lag for _, lag in scalars(folder)["charts/policy_lag"]]
+    assert lags == [u - version for u, version in enumerate(made_by, 1)]
 
 
 @pytest.mark.parametrize("threads, more", [(1, ""), (2, ""), (3, ""), (2, "--no-concurrency")])
@@ -104,8 +110,8 @@ def test_speed_changes_nothing(threads, more, tmp_path):
     options = f"{SMALL} --num-envs 6 --total-timesteps 288 --actor-threads {threads} {more}"
     ways = {
         "as it is": lambda: None,
-        "slow learner": lambda: slow(script, "gradient_step", 0.1),
-        "slow last actor": lambda: slow(script, "EnvPool.step", 0.02, only=threads - 1),
+        "slow learner": lambda: delay(script, "gradient_step", 0.1),
+        "slow last actor": lambda: delay(script, "EnvPool.step", 0.02, only=threads - 1),
     }
     runs = [run(0, options, tmp_path / way, changed(change), script) for way, change in ways.items()]
     for other in runs[1:]:
@@ -212,8 +218,12 @@ def test_every_environment_is_another(tmp_path):
 def test_the_wait_of_the_slower_side(tmp_path):
     """wait_difference is positive where actors are slow, and negative where the learner is."""
     options = f"{SMALL} --total-timesteps 256 --update-epochs 1"
-    for method, seconds in (("EnvPool.step", 0.1), ("gradient_step", 0.5)):
-        change = changed(partial(slow, script, method, seconds))
+    started = time.monotonic()
+    run(0, options, tmp_path / "free", module=script)
+    seconds_of_update = (time.monotonic() - started) / 4  # at most, as the start of the process counts
+    # each side then needs far longer for 8 steps, or for 2 minibatches, than the other
+    for method, seconds in (("EnvPool.step", seconds_of_update / 2), ("gradient_step", 2 * seconds_of_update)):
+        change = changed(partial(delay, script, method, seconds))
         waits = scalars(run(0, options, tmp_path / method, change, script))["charts/wait_difference"]
         assert (waits[-1][1] > 0) == (method == "EnvPool.step")
 
@@ -295,13 +305,13 @@ def follow_recipe(module, file):
             torch.save(seen, file)
             if len(seen) == 2 * 9 + 4:
                 in_the_middle.set()
-                written.wait(60)
+                assert written.wait(PATIENCE)
         return forward(agent, obs)
 
     def load_late(agent, state):
         loads.append(agent)
         if len(loads) == 4:  # that of update 3, as the first one checks whether the parts can be loaded
-            in_the_middle.wait(60)
+            assert in_the_middle.wait(PATIENCE)
         load(agent, state)
         if len(loads) == 4:
             written.set()

@@ -139,7 +139,7 @@ def made(with_recipe):
 @pytest.mark.parametrize("env_id, bootstrap", [("InTensors-v0", False), ("InTensors-v0", True), ("InArrays-v0", True)])
 def test_a_run_is_that_of_the_script_for_arrays(env_id, bootstrap, made, tmp_path):
     """To rounding: weights, statistics, and the log of losses and episodes."""
-    options = OPTIONS + " --bootstrap-truncated" * bootstrap
+    options = OPTIONS + (" --bootstrap-truncated" if bootstrap else "")
     run = train(made, f"{options} --env-id {env_id}", tmp_path / "tensors")
     module = CONTINUOUS.module
     with patched((module, "make_env", lambda args, index, folder: module.Episodes(One(index)))):

@@ -21,6 +21,12 @@ HIDDEN = f"{SMALL} --env-id recipes.environments:"
 VECTOR = gym.spaces.Box(-1, 1, (4,))
 
 
+@pytest.fixture(autouse=True)
+def seeded():
+    """Random numbers that do not depend on the tests before."""
+    torch.manual_seed(1)
+
+
 @pytest.fixture
 def made(with_recipe):
     """A function from the name of a recipe in recipes/with to the script that it makes."""
@@ -343,7 +349,7 @@ def test_the_value_trains_the_memory_only_if_asked_to(value_trains_memory, made,
         gradients = torch.autograd.grad(values.sum(), parts, allow_unused=True)
         return [gradient is not None and bool(gradient.any()) for gradient in gradients]
 
-    options = f"{MEMORY['lstm']} --total-timesteps 64" + " --value-trains-memory" * value_trains_memory
+    options = f"{MEMORY['lstm']} --total-timesteps 64" + (" --value-trains-memory" if value_trains_memory else "")
     with watched(made("lstm").module, "ppo_loss", reached) as seen:
         train(made("lstm"), options, tmp_path)
     assert all(each == [value_trains_memory] * 2 for each in seen) and seen

@@ -118,10 +118,11 @@ def test_the_loss_follows_its_formulas(script, clip_coef):
 
 
 @with_ppo_loss
-@pytest.mark.parametrize("wrong", [None, "values", "actions", "returns"])
+@pytest.mark.parametrize("wrong", [None, "the agent's values", "values", "actions", "returns"])
 def test_a_column_of_another_shape_ends_the_loss(script, wrong):
     """[B, 1] in place of [B] would broadcast to [B, B]."""
-    minibatch, values = random_minibatch(), torch.zeros((B, 1) if wrong == "values" else B)
+    minibatch = random_minibatch()
+    values = torch.zeros((B, 1) if wrong == "the agent's values" else B)
     if wrong in minibatch:
         minibatch[wrong] = minibatch[wrong][:, None]
     with contextlib.nullcontext() if wrong is None else pytest.raises(AssertionError):

@@ -30,7 +30,9 @@ class Games:
         self.asked = {"game": game, "num_envs": num_envs, "seed": seed}
         self.asked |= {"num_levels": num_levels, "start_level": start_level}
         self.random = np.random.default_rng(seed)
-        self.game, self.steps, self.over = np.zeros((3, num_envs), dtype=int)
+        self.game = np.zeros(num_envs, dtype=int)
+        self.steps = np.zeros(num_envs, dtype=int)
+        self.over = np.zeros(num_envs, dtype=bool)
 
     def show(self, i):
         numbers = np.array([self.game[i], self.steps[i], i], np.uint8)
@@ -42,10 +44,13 @@ class Games:
         return obs, np.float32(rewards), np.array(terminated), np.array(truncated), info
 
     def reset(self):
-        return self.answer(np.arange(len(self.game)), 0, False, False)[::4]
+        obs, _, _, _, info = self.answer(np.arange(len(self.game)), 0, False, False)
+        return obs, info
 
     def step(self, actions, ids=None):
-        ids, answers = np.arange(len(self.game)) if ids is None else ids, []
+        if ids is None:
+            ids = np.arange(len(self.game))
+        answers = []
         for i in ids:
             if self.over[i]:
                 self.game[i], self.steps[i], self.over[i] = self.game[i] + 1, 0, False

@@ -132,8 +132,9 @@ def test_recipes_are_chosen_by_both_names(monkeypatch):
     monkeypatch.setattr(program, "refresh", lambda recipe: chosen.append(recipe.name))
     monkeypatch.setattr(program, "write_index", lambda: None)
     monkeypatch.setattr(sys, "argv", ["", "core-3", "with/muon", "without/core-5"])
-    with pytest.raises(SystemExit, match="False"):
+    with pytest.raises(SystemExit) as end:
         program.main()
+    assert end.value.code == 0
     assert chosen == ["with/muon", "without/core-3", "without/core-5"]
     monkeypatch.setattr(sys, "argv", ["", "--caught", "with/muon"])
     with pytest.raises(SystemExit, match="recipes/without have no with/muon"):
@@ -265,8 +266,9 @@ def test_an_exact_resume_in_the_middle_of_games(recipe, made, options, tmp_path)
     max(run.glob("checkpoint_*.pt")).unlink()  # as if killed before it
     undisturbed = checkpoint(train(made, options, tmp_path / "other"))
     again = checkpoint(train(made, f"--resume {run}", tmp_path / "run"))
-    for state in (again, undisturbed):  # a first game's past has the generator from before it was seeded
-        assert any(len(past) > 2 for past in state["parts"]["games"].pop("pasts"))  # some game is in flight
+    for state in (again, undisturbed):
+        pasts = state["parts"]["games"].pop("pasts")  # a first game's has the generator from before it was seeded
+        assert any(len(past) > 2 for past in pasts)  # some game is in flight
     assert equal(again["parts"], undisturbed["parts"]) and again["returns"] == undisturbed["returns"]
 
 
@@ -301,7 +303,9 @@ def test_moments(recipe, made):
 def test_returns_of_the_intrinsic_reward_go_on(recipe, made):
     """From one rollout to the next: after 2 x 4 steps of surprise 1 they are those of 8 steps."""
     moments, last = made.module.Moments(), torch.zeros(())
-    agent = SimpleNamespace(obs_moments=SimpleNamespace(update=list), return_moments=moments, last_return=last)
+    agent = SimpleNamespace(
+        obs_moments=SimpleNamespace(update=lambda obs: None), return_moments=moments, last_return=last
+    )
     agent.surprise = lambda obs: torch.ones(len(obs))
     for _ in range(2):
         rewards = made.module.update_moments_and_rewards(agent, torch.zeros(4, 3, 2), 0.9)

@@ -88,8 +88,10 @@ SIGNS = "--env-id Signs-v0 --num-envs 8 --num-steps 32 --num-minibatches 4 --tot
 
 def test_each_seat_is_an_environment():
     """It acts for itself, does not see the other's observation, gets its sign of the reward, and ends with the game."""
-    duels, args, random = Duel.made, script.Args(env_id="Duel-v0", num_envs=6), np.random.default_rng(1)
-    envs = script.make_envs(args, None)
+    duels = Duel.made
+    duels.clear()
+    random = np.random.default_rng(1)
+    envs = script.make_envs(script.Args(env_id="Duel-v0", num_envs=6), None)
     assert envs.single_observation_space.shape == (4,) and envs.single_action_space == gym.spaces.Discrete(5)
     obs, _ = envs.reset(seed=1)
     assert len(duels) == 3 and obs.shape == (6, 4) and obs.dtype == np.float32
@@ -104,7 +106,6 @@ def test_each_seat_is_an_environment():
             game, seat = divmod(row, 2)
             step = duels[game].log[t]
             np.testing.assert_array_equal(shown[row], step.obs[seat])
-            assert shown[row, 3] != step.obs[1 - seat, 3] or step.obs[0, 3] == step.obs[1, 3]
             assert step.actions[seat] == actions[row]
             assert rewards[row] == (step.reward if seat == 0 else -step.reward)
             assert (terminated[row], truncated[row]) == (step.terminated, step.truncated)
@@ -248,12 +249,16 @@ def test_slime_volleyball_is_the_packages(env_id, lives, volley):
         obs, reward, terminated, truncated, _ = ours.step(np.array([right, left]))
         np.testing.assert_array_equal(obs, np.float32([frames[-1][0], frames[-1][3]["otherObs"]]))
         assert reward == sum(frame[1] for frame in frames)
-        points += [reward] * (reward != 0)
+        if reward != 0:
+            points.append(reward)
         assert terminated == (max(points.count(1), points.count(-1)) == lives) and not truncated
         assert terminated == frames[-1][2] or lives == 1  # a match is the package's own episode
         if terminated:
-            ends, points, (obs, _) = ends + 1, [], ours.reset()
-            theirs.game, theirs.t = library.Game(theirs.game.np_random), 0
+            ends += 1
+            points = []
+            obs, _ = ours.reset()
+            theirs.game = library.Game(theirs.game.np_random)
+            theirs.t = 0
             np.testing.assert_array_equal(obs, np.float32([p.getObservation() for p in ours.unwrapped.players]))
     assert ends > 40 / lives
 
@@ -274,6 +279,7 @@ def test_slime_volleyball_has_a_time_limit(volley):
 
 def test_ratings_are_the_likeliest():
     """Ratings of two players follow from the share of wins; of four, the likelihood has its maximum there."""
+    # with half a win more for each, 25 and 75
     assert elo.ratings(np.array([[0, 24.5], [74.5, 0]])) == pytest.approx([0, 400 * np.log10(3)])
     chance = np.random.default_rng(1)
     wins = chance.integers(1, 50, (4, 4)) * (1 - np.eye(4))

@@ -8,6 +8,7 @@ Writes the effects into the headers of the recipes and into benchmark/ablation/R
 import json
 import re
 import textwrap
+from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -79,7 +80,8 @@ def effects():
                     del changed[option]
                     options = json.dumps(changed)
         # Runs without --bootstrap-truncated are shown as a change of those with it.
-        truncated = json.dumps(dict(sorted((json.loads(options) | {"bootstrap_truncated": True}).items())))
+        with_bootstrap = json.loads(options) | {"bootstrap_truncated": True}
+        truncated = json.dumps(with_bootstrap, sort_keys=True)  # as collect.py sorts its options
         if truncated != options and (side, script, env_id, truncated, steps) in found:
             recipe, parent, options = TRUNCATED, script, truncated
         base = found.get((side, parent, env_id, options, steps))
@@ -94,10 +96,15 @@ def effects():
             what += ", agents side by side"
         elif "+" in parent:
             what += f", with {' and '.join(parent.split('+')[1:])}"
-        tables.setdefault(what, []).append(effect)
-    for rows in tables.values():
-        rows.sort(key=lambda effect: effect.final.mean)
-    return tables
+        tables.setdefault((what, parent), []).append(effect)
+    # the headings name the script where two scripts were run in the same environment with the same options
+    counts = Counter(what for what, _ in tables)
+    with_headings = {}
+    for (what, parent), rows in tables.items():
+        script, *_ = parent.split("+")
+        heading = what if counts[what] == 1 else f"{what}, {script}.py"
+        with_headings[heading] = sorted(rows, key=lambda effect: effect.final.mean)
+    return with_headings
 
 
 def interval(difference):

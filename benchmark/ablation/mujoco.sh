@@ -8,7 +8,7 @@ exec "${PYTHON:-.venv/bin/python}" -m benchmark.sweep "$@" < <(
         echo "ppo_continuous_action.py --env-id $env_id $options"
         echo "ppo_continuous_action.py + without/continuous-* --env-id $env_id $options"
     done
-    for name in "1[!2]*" "[!1]*"; do  # all but core-12, which changes the log alone
+    for name in "1[!2]*" "[!1]*"; do  # of those that fit, all but core-12, which changes the log alone
         echo "ppo_continuous_action.py + without/core-$name --env-id HalfCheetah-v4 $options"
     done
     for idea in beta squashed-gaussian state-dependent-std; do

@@ -131,7 +131,7 @@ def main():
         "cpu": last["cpu"] - first["cpu"],
         "envs": args.num_envs,
         "collectives": (last["collectives"] - first["collectives"]) / seconds,
-        "memory": torch.cuda.max_memory_allocated() / 2**20 if args.cuda else 0.0,
+        "memory": torch.cuda.max_memory_allocated() / 2**20 if on_gpu else 0.0,
         "args": vars(args),
     }
     if has_phases(module):

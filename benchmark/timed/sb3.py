@@ -69,7 +69,7 @@ def main():
         clip_range=args.clip_coef,
         clip_range_vf=args.clip_coef,
         ent_coef=args.ent_coef,
-        vf_coef=args.vf_coef / 2,
+        vf_coef=args.vf_coef / 2,  # it multiplies the squared error, ours half of it
         max_grad_norm=args.max_grad_norm,
         target_kl=args.target_kl,
         seed=args.seed,
