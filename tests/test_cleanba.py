@@ -322,7 +322,7 @@ def follow_recipe(module, file):
 def test_new_weights_in_the_middle_of_a_rollout(with_recipe, tmp_path):
     """With the recipe `asynchronous`, which tells what Cleanba's order is for."""
     module = with_recipe("with/asynchronous").module
-    refused = Ranks(0, f"{SMALL} --num-minibatches 1 --bf16", tmp_path, None, module)
+    refused = Ranks(0, f"{SMALL} --num-minibatches 1 --total-timesteps 64 --bf16", tmp_path, None, module)
     assert refused.wait() == [1] and "error: --bf16" in refused.said()
     options = f"{SMALL} --num-minibatches 1 --total-timesteps 320"
     run(0, options, tmp_path, changed(lambda: follow_recipe(module, tmp_path / "seen")), module)
