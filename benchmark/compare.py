@@ -201,7 +201,8 @@ def draw_all(folder, experiments, lines):
                 continue
             # the whole name has the options in it, and there is no ppo2 beside it
             experiment = Experiment(whole, env_id, options={}, ours=list(by_seed.values()), ppo2=[])
-            scored = {id(run) for run in experiment.scored_runs}  # two runs cannot be compared, as they hold arrays
+            # The set has ids, as runs hold arrays and cannot be compared.
+            scored = {id(run) for run in experiment.scored_runs}
             for run in experiment.ours:
                 if id(run) not in scored:
                     lines.append(f"not in the score: {run.about['run']}, stopped at {run.about['steps']:,} steps")

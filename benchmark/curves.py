@@ -39,7 +39,8 @@ def sample(run, name, axis, grid):
     A value that is logged for each update is averaged since the previous point; without a new one the last is kept."""
     x, y = curve_of(run, name, axis)
     is_logged = np.isfinite(y)  # an update may lack the metric, and one NaN would spoil every later sum
-    x, y = x[is_logged], y[is_logged]
+    x = x[is_logged]
+    y = y[is_logged]
     if not len(y):
         return np.full(len(grid), np.nan)
     last = np.searchsorted(x, grid, side="right") - 1  # the index of the last value up to each point; -1 before all

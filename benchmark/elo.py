@@ -49,7 +49,7 @@ def tournament(script, agents, args, games, seed):
     pairs = list(itertools.combinations(range(len(agents)), 2))
     for i, j in tqdm(pairs, unit=" pairs"):
         for first, second in [(j, i), (i, j)]:
-            if agents[first] is None:  # a random player has seat 1
+            if agents[first] is None:  # the random player has seat 1, here as `second`
                 first, second = second, first
             seed += 1
             torch.manual_seed(seed)

@@ -169,11 +169,13 @@ def experiments_of(runs_by_key):
 
 def left_out(runs_by_key, experiments):
     """A line for each run that is in no score, with the reason."""
-    # by id, as runs hold arrays and cannot be compared
-    scored = {id(run) for experiment in experiments for run in [*experiment.scored_runs, *experiment.ppo2]}
-    compared = {
-        id(run) for experiment in experiments if experiment.beside for run in [*experiment.ours, *experiment.beside]
-    }
+    # The sets have the ids of runs, as runs hold arrays and cannot be compared.
+    scored = set()
+    compared = set()
+    for experiment in experiments:
+        scored.update(id(run) for run in [*experiment.scored_runs, *experiment.ppo2])
+        if experiment.beside:
+            compared.update(id(run) for run in [*experiment.ours, *experiment.beside])
     lines = []
     for (side, script, env_id, options, wanted), runs in runs_by_key.items():
         for run in runs:

@@ -169,9 +169,10 @@ class Ours:
         self.sweep_about["recipe"] = " + ".join(recipes)
         # the commit that has these very texts; other files, such as results, may have changed since
         commit = collect.git("rev-parse", "HEAD")
-        are_committed = [
-            collect.git("rev-parse", f"{commit}:{name}") == collect.git_hash(ROOT / name) for name in [script, *recipes]
-        ]
+        are_committed = []
+        for name in [script, *recipes]:
+            committed_hash = collect.git("rev-parse", f"{commit}:{name}")
+            are_committed.append(committed_hash == collect.git_hash(ROOT / name))
         self.sweep_about["commit"] = commit if all(are_committed) else None
         # no two recipes have the same name, not even in different folders
         stem = "+".join(Path(name).stem for name in (script, *names))
@@ -338,7 +339,8 @@ SINGLE_AGENT = ("target_kl", "track")
 def make_plans(pairs, settings):
     """The plans for pairs, [(line, seed), ...].
 
-    They depend on the lines, the seeds and AGENTS alone, not on which runs are done, so a TASK always is the same."""
+    They depend on the lines, the seeds and AGENTS alone, and not on which runs are done. So a TASK always has the same
+    plan."""
     plans = []
     groups = {}
     for line, seed in pairs:

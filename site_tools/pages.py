@@ -193,9 +193,10 @@ def definitions(name):
 
 
 @cache
-def likeness(experiment, other):
-    """The similarity of two lines, by their words."""
-    return difflib.SequenceMatcher(None, WORD.findall(experiment), WORD.findall(other), autojunk=False).ratio()
+def likeness(line, other):
+    """The similarity of two lines, from 0 to 1, by their words."""
+    matcher = difflib.SequenceMatcher(None, WORD.findall(line), WORD.findall(other), autojunk=False)
+    return matcher.ratio()
 
 
 def aligned(before, after):

@@ -420,9 +420,8 @@ class Replay(gym.vector.VectorEnv):
         ends = self.stream.ends[t]
         infos = {}
         if ends.any():
-            infos["final_obs"] = np.empty(
-                len(ends), dtype=object
-            )  # of None; np.array() would stack arrays of one shape
+            # np.array() of the last observations would stack them; this array has None where no episode ended
+            infos["final_obs"] = np.empty(len(ends), dtype=object)
             for n in np.flatnonzero(ends):
                 infos["final_obs"][n] = self.stream.finals[t, n]
         rewards = self.stream.rewards[t].astype(float)
