@@ -8,7 +8,7 @@ import pytest
 import torch
 import toy_envs
 from in_process import patched, train, watched
-from toy_envs import Table
+from toy_envs import Table, Turn
 
 import enjoy
 from recipes.environments import TicTacToe
@@ -65,7 +65,7 @@ def test_each_agent_is_an_environment(made, games):
     obs, infos = envs.reset(seed=1)
     games = games[1:]
     taken = [[] for _ in games]
-    current = [None] * 6  # what is known of each row's last turn
+    current = [None] * 6  # each row's last Turn
     for _ in range(100):
         turns = infos["turn"]
         assert turns.reshape(2, 3).sum(1).tolist() == [1, 1]
@@ -76,21 +76,20 @@ def test_each_agent_is_an_environment(made, games):
             game, agent = divmod(row, 3)
             index, episode, move, shown_agent = obs[row, 5:].astype(int).tolist()
             assert index == games[game].index and shown_agent == agent
-            current[row] = ["abc"[agent], (index, episode, move), actions[row], 0.0, False]
+            current[row] = Turn("abc"[agent], (index, episode, move), actions[row])
             taken[game].append(current[row])
         obs, rewards, terminated, truncated, infos = envs.step(actions)
         for row in range(6):
             if current[row] is not None:
-                current[row][3] += rewards[row]
-                current[row][4] |= bool(terminated[row])
+                current[row].earned += rewards[row]
+                current[row].ended = bool(terminated[row])
             if terminated[row]:
                 current[row] = None
         assert not truncated.any()
     envs.close()
     for game, steps in zip(games, taken, strict=True):
         assert len(steps) == len(game.log) == 100
-        for (*one, ended), (*other, has_ended) in zip(steps[:80], game.log[:80], strict=True):  # the last ones go on
-            assert one == other and ended == has_ended
+        assert steps[:80] == game.log[:80]  # the outcome of the last ones is still open
 
 
 def test_only_own_turns_are_learned_from(made, games, tmp_path):
@@ -119,16 +118,16 @@ def test_only_own_turns_are_learned_from(made, games, tmp_path):
     expected = {}
     for game in games[1:]:
         for name in "abc":
-            turns = [step for step in game.log if step[0] == name]
+            turns = [turn for turn in game.log if turn.agent == name]
             worth = None
-            for _, place, _, earned, ended in reversed(turns):
-                if ended:
+            for turn in reversed(turns):
+                if turn.ended:
                     worth = 0.0
                 if worth is None:
                     worth = 100.0  # an open outcome
                 else:
-                    worth += earned
-                    expected[name, place] = worth
+                    worth += turn.earned
+                    expected[name, turn.place] = worth
     assert len(learned) == len(rows) and learned == pytest.approx(expected, abs=1e-4)
 
 

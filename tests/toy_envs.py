@@ -1,5 +1,6 @@
 """Environments with known answers, and stand-ins for the parts of a script that its environments come from."""
 
+import dataclasses
 import multiprocessing
 import time
 from functools import partial
@@ -432,12 +433,22 @@ cooperative = partial(Signals, competitive=False)
 competitive = partial(Signals, competitive=True)
 
 
+@dataclasses.dataclass
+class Turn:
+    """An agent's turn in a game of Table."""
+
+    agent: str
+    place: tuple  # (game, episode, move)
+    action: int
+    earned: float = 0.0  # what the agent has earned since, up to its next turn
+    ended: bool = False  # whether it was the agent's last turn in the game
+
+
 class Table:
     """An AEC game of PettingZoo for three, in an order of chance: shows (game, episode, move, agent), of the next move.
 
     Each move pays each agent something by chance. Agent "c" leaves after two turns, and the game ends after 7 to 9
-    moves. The last action is never valid, and one other. `log` has [agent, (game, episode, move), action, earned until
-    the next turn, whether it was the last turn]. `made` has all games."""
+    moves. The last action is never valid, and one other. `log` has every Turn, `made` all games."""
 
     metadata = {"render_modes": [], "render_fps": 5}
     possible_agents = ["a", "b", "c"]
@@ -460,10 +471,11 @@ class Table:
     def reset(self, seed=None, options=None):
         self.episode += 1
         self.move = 0
+        self.moves_of_c = 0
         self.agents = list(self.possible_agents)
         self.dead = []
         self.earned = dict.fromkeys(self.agents, 0.0)
-        self.turns = dict.fromkeys(self.agents)  # the entry in the log of an agent's last turn
+        self.turns = dict.fromkeys(self.agents)  # each agent's last Turn
         self.agent_selection = self.chance.choice(self.agents)
 
     def mask(self):
@@ -483,7 +495,7 @@ class Table:
             self.agents.remove(mover)
         else:
             assert self.mask()[action]
-            self.turns[mover] = [mover, (self.index, self.episode, self.move), action, 0.0, False]
+            self.turns[mover] = Turn(mover, (self.index, self.episode, self.move), action)
             self.log.append(self.turns[mover])
             self.earned[mover] = 0.0
             self.move += 1
@@ -491,14 +503,16 @@ class Table:
                 payment = float(self.chance.integers(-5, 6))
                 self.earned[name] += payment
                 if self.turns[name] is not None:
-                    self.turns[name][3] += payment
-            if mover == "c" and len([step for step in self.log if step[0] == "c" and step[1][1] == self.episode]) == 2:
-                self.dead = ["c"]
+                    self.turns[name].earned += payment
+            if mover == "c":
+                self.moves_of_c += 1
+                if self.moves_of_c == 2:
+                    self.dead = ["c"]
             if self.move == 7 + self.episode % 3:
                 self.dead = list(self.agents)
             for name in self.dead:
                 if self.turns[name] is not None:
-                    self.turns[name][4] = True
+                    self.turns[name].ended = True
         if self.agents:
             self.agent_selection = self.dead[0] if self.dead else self.chance.choice(self.agents)
 
