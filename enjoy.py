@@ -329,6 +329,29 @@ def policy_and_state(agent, obs, state, dones, masks):
     return policy, next_state
 
 
+def agent_arguments(script, options):
+    """The arguments of a script's Agent after `envs`, {name: value}: options, and `args`, which has all of them.
+
+    Ends the program if another one is needed. Prints a line where another one has its default, as training may have
+    given it a value that the checkpoint does not hold."""
+    available = vars(options) | {"args": options}
+    _, *parameters = inspect.signature(script.Agent).parameters.values()
+    arguments = {}
+    for parameter in parameters:
+        name = parameter.name
+        if name in available:
+            arguments[name] = available[name]
+        elif parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue  # *args and **kwargs may stay empty
+        elif parameter.default is parameter.empty:
+            hint = "it must be args or have the name of an option"
+            sys.exit(f"error: Agent in {script.__file__} has the parameter {name}: {hint}")
+        else:
+            hint = f"if it was trained with another value, {name} must become the name of an option"
+            print(f"warning: Agent has {name}={parameter.default!r}, the default, as no option has this name: {hint}")
+    return arguments
+
+
 class Player:
     """A saved agent that plays, with its recurrent state and the generator of its samples."""
 
@@ -340,10 +363,7 @@ class Player:
         options = saved.options
         if hasattr(options, "bf16"):  # agents play in float32
             options = dataclasses.replace(options, bf16=False)
-        available = vars(options) | {"args": options}
-        parameters = inspect.signature(self.script.Agent).parameters
-        arguments = {name: available[name] for name in parameters if name in available}
-        self.agent = self.script.Agent(envs, **arguments).eval().requires_grad_(False)
+        self.agent = self.script.Agent(envs, **agent_arguments(self.script, options)).eval().requires_grad_(False)
         restore(self.agent, "agent", saved)
 
     def start_game(self, seed, batch_size):

@@ -473,6 +473,8 @@ def train(args, run):
     envs = make_envs(args, run.folder)
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed + run.global_step)
+    if envs.metadata.get("autoreset_mode") not in (None, gym.vector.AutoresetMode.SAME_STEP):  # [check]
+        sys.exit("error: the rollout needs AutoresetMode.SAME_STEP, and make_envs() returns another mode")
     agent = Agent(envs, args.bf16).to(device)  # [speed] --bf16
     optimizer = Adam(agent)
     # Pass here, by name, what a resume must restore: objects with state_dict() and load_state_dict(). A run that is
@@ -832,7 +834,11 @@ class Run:
         if state_keys(self.saved) != state_keys(states):
             differing = sorted(set(state_keys(self.saved)) ^ set(state_keys(states)))
             if ("optimizer", "param_groups") in differing:
-                sys.exit("error: the checkpoint is that of an older script, with torch's Adam; train with that script")
+                hint = "its optimizer is not of this script's class; train with the script in the checkpoint's folder"
+                sys.exit(f"error: the checkpoint does not fit: {hint}")
+            if self.args.resume is None:
+                differing = differing or "their order"
+                sys.exit(f"error: state_dict() of a part must always have the same keys, and differs in {differing}")
             sys.exit(f"error: the checkpoint does not fit: {differing or 'the order differs'}")
         for name, part in self.parts.items():
             try:
@@ -918,8 +924,8 @@ class Run:
             self.writer.add_scalar(name, scalar, self.global_step)
             if name.endswith(("loss", "norm")) and not math.isfinite(scalar):
                 update = (self.global_step - self.first_step) // self.batch_size
-                hint = "a smaller --learning-rate may help; the last checkpoint is kept"
-                sys.exit(f"error: {name} is {scalar:g} in update {update}; {hint}")
+                why = "perhaps --learning-rate is too large, or an observation or a reward is not finite"
+                sys.exit(f"error: {name} is {scalar:g} in update {update}; {why}; the last checkpoint is kept")
 
     def save(self):
         """Writes a checkpoint, reads it back and renames it into place; keeps the newest two. Returns its state."""
@@ -992,6 +998,7 @@ class Worker(gym.Wrapper):
         if self.is_in_worker:
             for number in signal_numbers():  # they are for the process of the run, which ends the workers
                 signal.signal(number, signal.SIG_IGN)
+            gym.logger.min_level = gym.logger.WARN  # a forked worker has the level of the process of the run
         # Its errors are seen in the process of the run, which makes environment 0 before the workers do.
         super().__init__(make())
         if not self.is_in_worker:

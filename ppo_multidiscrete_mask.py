@@ -189,7 +189,11 @@ class Episodes(gym.Wrapper):
         """An observation as a new array with one axis, which the environment does not change later."""
         if self.is_board:  # [library]
             return obs.copy()
-        return gym.spaces.flatten(self.env.observation_space, obs)
+        flat = gym.spaces.flatten(self.env.observation_space, obs)
+        if flat.shape != self.observation_space.shape:
+            size = self.observation_space.shape[0]
+            raise gym.error.Error(f"the size of an observation is {flat.size}, and that of its space {size}")
+        return flat
 
     def action_mask(self, info):
         """[aux 4] The valid actions, bool [sum(nvec)], from info["action_mask"] or else the method action_mask().
@@ -287,9 +291,6 @@ def make_env(args, index, folder):
     record = args.capture_video and index == 0
     options = {"render_mode": "rgb_array"} if record else {}  # not every environment takes a render_mode
     env = gym.make(args.env_id, **options)
-    # only in the process of the run: with --async-envs, the first worker makes environment 0 again
-    if index == 0 and multiprocessing.parent_process() is None:
-        warn_of_statistics(env)
     actions = env.action_space
     observations = env.observation_space
     # [check] actions are a MultiDiscrete with one axis, from 0
@@ -307,7 +308,11 @@ def make_env(args, index, folder):
             # videos of 1000 steps, which begin with the episodes 0, 1, 8, 27, ..., 1000, 2000, ...
             videos = folder / time.strftime("videos-%Y%m%d-%H%M%S")
             env = gym.wrappers.RecordVideo(env, videos, video_length=1000)
-    return Episodes(env)
+    env = Episodes(env)
+    # only in the process of the run: with --async-envs, the first worker makes environment 0 again
+    if index == 0 and multiprocessing.parent_process() is None:
+        warn_of_statistics(env)
+    return env
 
 
 def make_envs(args, folder=None):
@@ -551,6 +556,26 @@ def gradient_step(agent, optimizer, minibatch, args):
     return stats
 
 
+def check_batch(agent, batch, args):
+    """[check] Ends the program if what an edited agent or rollout has made does not fit together.
+
+    batch: the columns of a rollout, [M * N, ...]; the last N rows are those of its last step."""
+    size = args.num_steps * args.num_envs
+    for name, column in batch.items():
+        shape = list(column.shape)
+        if len(column) != size:
+            sys.exit(f"error: {name} must have a row for each of the rollout's {size} steps, and has the shape {shape}")
+        if name in ("logprobs", "values") and column.ndim != 1:
+            sys.exit(f"error: {name} must be one number for each observation, [B], and have the shape {shape}")
+    last = {name: column[-args.num_envs :] for name, column in batch.items()}
+    policy = agent.get_policy(last["obs"]).masked(last["masks"])  # [aux 4]
+    acted = policy.log_prob(last["actions"])
+    rounding = 1e-2 if args.tf32 else 1e-4
+    if not torch.allclose(acted, last["logprobs"], atol=rounding):
+        hint = "forward() must have the policy of get_policy(), without dropout or batch normalization"
+        sys.exit(f"error: actions had other probabilities in the rollout than after it; {hint}")
+
+
 def floats_as_tensors(args):
     """The options with float64 tensors for floats, as torch.compile compiles anew for each value of a Python float."""
     floats = {name: value for name, value in vars(args).items() if isinstance(value, float)}
@@ -573,6 +598,8 @@ def train(args, run):
     envs = make_envs(args, run.folder)
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed + run.global_step)
+    if envs.metadata.get("autoreset_mode") not in (None, gym.vector.AutoresetMode.SAME_STEP):  # [check]
+        sys.exit("error: the rollout needs AutoresetMode.SAME_STEP, and make_envs() returns another mode")
     agent = Agent(envs).to(device)
     optimizer = Adam(agent)
     take_step = gradient_step
@@ -627,6 +654,8 @@ def train(args, run):
             policy = policy.masked(batch["masks"])  # [aux 4]
             batch["logprobs"] = policy.log_prob(batch["actions"])
             batch["values"] = values
+            if update == 1:
+                check_batch(agent, batch, args)
             _, next_value, *_ = agent(torch.from_numpy(next_obs).to(device))
 
         # The update: epochs of gradient steps on minibatches of the rollout.
@@ -927,7 +956,11 @@ class Run:
         if state_keys(self.saved) != state_keys(states):
             differing = sorted(set(state_keys(self.saved)) ^ set(state_keys(states)))
             if ("optimizer", "param_groups") in differing:
-                sys.exit("error: the checkpoint is that of an older script, with torch's Adam; train with that script")
+                hint = "its optimizer is not of this script's class; train with the script in the checkpoint's folder"
+                sys.exit(f"error: the checkpoint does not fit: {hint}")
+            if self.args.resume is None:
+                differing = differing or "their order"
+                sys.exit(f"error: state_dict() of a part must always have the same keys, and differs in {differing}")
             sys.exit(f"error: the checkpoint does not fit: {differing or 'the order differs'}")
         for name, part in self.parts.items():
             try:
@@ -1013,8 +1046,8 @@ class Run:
             self.writer.add_scalar(name, scalar, self.global_step)
             if name.endswith(("loss", "norm")) and not math.isfinite(scalar):
                 update = (self.global_step - self.first_step) // self.batch_size
-                hint = "a smaller --learning-rate may help; the last checkpoint is kept"
-                sys.exit(f"error: {name} is {scalar:g} in update {update}; {hint}")
+                why = "perhaps --learning-rate is too large, or an observation or a reward is not finite"
+                sys.exit(f"error: {name} is {scalar:g} in update {update}; {why}; the last checkpoint is kept")
 
     def save(self):
         """Writes a checkpoint, reads it back and renames it into place; keeps the newest two. Returns its state."""
@@ -1087,6 +1120,7 @@ class Worker(gym.Wrapper):
         if self.is_in_worker:
             for number in signal_numbers():  # they are for the process of the run, which ends the workers
                 signal.signal(number, signal.SIG_IGN)
+            gym.logger.min_level = gym.logger.WARN  # a forked worker has the level of the process of the run
         # Its errors are seen in the process of the run, which makes environment 0 before the workers do.
         super().__init__(make())
         if not self.is_in_worker:

@@ -439,6 +439,20 @@ def test_agents_play_in_float32():
     assert not enjoy.Player(saved, None).agent.bf16
 
 
+def test_a_parameter_of_the_agent_that_is_no_option(capsys):
+    """Training may have given it any value: its default is said, and without a default nothing is played."""
+    options = SimpleNamespace(gamma=0.9)
+
+    def usual(envs, gamma, size=64, **more): ...
+
+    def needy(envs, args, width): ...
+
+    assert enjoy.agent_arguments(SimpleNamespace(Agent=usual), options) == {"gamma": 0.9}
+    assert capsys.readouterr().out.startswith("warning: Agent has size=64, the default, as no option has this name")
+    with pytest.raises(SystemExit, match="^error: Agent in my.py has the parameter width: it must be args or have"):
+        enjoy.agent_arguments(SimpleNamespace(Agent=needy, __file__="my.py"), options)
+
+
 def test_an_option_that_the_script_does_not_have(cartpole, tmp_path, capsys):
     """As of an edited copy, whose best.pt was moved out of its folder."""
     state = checkpoint(cartpole)

@@ -243,6 +243,26 @@ def test_statistics_that_no_checkpoint_holds_are_said_once(more, tmp_path, capfd
     assert "warning" not in capfd.readouterr().out
 
 
+def test_statistics_of_a_wrapper_in_an_edited_script(tmp_path, capfd):
+    """The line is printed as well where the script itself adds the wrapper."""
+
+    class Episodes(ppo.Episodes):
+        def __init__(self, env):
+            super().__init__(gym.wrappers.NormalizeObservation(env))
+
+    with patched((ppo, "Episodes", Episodes)):
+        train(PPO, PPO.tiny, tmp_path)
+    assert capfd.readouterr().out.count("warning: NormalizeObservation in CartPole-v1 ") == 1
+
+
+@pytest.mark.parametrize("more", ["", " --async-envs"], ids=["sync", "async"])
+def test_warnings_of_gymnasium_are_seen(more, tmp_path):
+    """Also those in a worker, where the observation would be rounded without a word."""
+    command = [ppo.__file__, *f"{PPO.tiny} --env-id toy_envs:Rounded-v0{more}".split()]
+    status, _, errors = finish(start(command, tmp_path))
+    assert status == 0 and "not within the observation space" in errors
+
+
 @pytest.mark.parametrize(
     "low, high, hinted",
     [
@@ -359,6 +379,7 @@ def test_an_environment_without_a_mask(tmp_path):
     [
         (PPO, "toy_envs:PairOfRewards-v0", "the reward of an environment must be one number, and is "),
         (MASK, "toy_envs:NoMask-v0", "every info must have the key action_mask, or the environment a method "),
+        (PPO, "toy_envs:AnotherSize-v0", "the size of an observation is 1, and that of its space 4; "),
     ],
 )
 def test_a_known_mistake_is_one_line(script, env_id, line, more, tmp_path, capfd):

@@ -385,6 +385,36 @@ def test_parts_that_do_not_fit(tmp_path):
         assert "order" in refusal(run)
 
 
+def test_the_state_of_another_optimizer(tmp_path):
+    """A checkpoint of an edited copy with torch's Adam is refused with a line that says so."""
+    state = checkpoint(train(CLOCK, tmp_path))
+    state["parts"]["optimizer"] = torch.optim.Adam([torch.zeros(2)]).state_dict()
+    torch.save(state, tmp_path / "other.pt")
+    with pytest.raises(SystemExit, match="^error: the checkpoint does not fit: its optimizer is not of this script's"):
+        train(f"--resume {tmp_path / 'other.pt'} --total-timesteps 512", tmp_path)
+
+
+class Growing:
+    """A part whose state has one more key at each call."""
+
+    def __init__(self):
+        self.keys = []
+
+    def state_dict(self):
+        self.keys.append(f"key {len(self.keys)}")
+        return dict.fromkeys(self.keys, 0)
+
+    def load_state_dict(self, state): ...
+
+
+def test_a_part_whose_keys_change(tmp_path):
+    """A new run says so before its first update: it could not be resumed."""
+    with pytest.raises(
+        SystemExit, match=r"^error: state_dict\(\) of a part must always have the same keys.*coeff.*key 1"
+    ):
+        train_with(Growing(), CLOCK, tmp_path)
+
+
 def test_another_number_of_environments(tmp_path):
     """The run ends with the last whole rollout; the speed counts the steps of this process alone."""
     run = train(CLOCK.replace("384", "128"), tmp_path)
@@ -411,7 +441,7 @@ class Broken(Clock):
 
 def test_a_loss_that_is_not_finite_ends_the_run(tmp_path):
     options = "--num-envs 2 --num-steps 32 --total-timesteps 512 --save-every 1 --num-minibatches 1 --update-epochs 1"
-    with pytest.raises(SystemExit, match="^error: losses/.* is nan in update 4; a smaller --learning-rate"):
+    with pytest.raises(SystemExit, match="^error: losses/.* is nan in update 4; perhaps --learning-rate .* not finite"):
         train(options, tmp_path, Broken)
     state = checkpoint(run_files.newest_run(tmp_path))
     assert state["global_step"] == 3 * 64

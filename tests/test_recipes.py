@@ -402,6 +402,24 @@ def test_an_evaluation_without_end(recipe, made, tmp_path, capsys):
     assert "charts/eval_return" not in scalars(run) and not (run / "best.pt").exists()
 
 
+def test_an_evaluation_without_masks(with_recipe, tmp_path):
+    """With the recipe mask, an evaluation would take actions that training never takes."""
+    made = with_recipe("with/mask", second="with/evaluation")
+    options = "--env-id toy_envs:Endless-v0 --num-envs 2 --num-steps 32 --total-timesteps 128 --eval-every 1 --no-cuda"
+    with pytest.raises(SystemExit, match="^error: this evaluation does not mask invalid actions"):
+        train(made, options, tmp_path)
+
+
+def test_recipes_whose_actions_would_differ():
+    """Colored noise would not be squashed: the two recipes change the same lines, so both orders are refused."""
+    names = ["with/colored-noise", "with/squashed-gaussian"]
+    for first, second in (names, reversed(names)):
+        first, second = (read(ROOT / f"recipes/{name}.diff") for name in (first, second))
+        text = apply(first, first.script.read_text())
+        with pytest.raises(ValueError, match="does not apply"):
+            apply(second, text)
+
+
 @of_recipes("evaluation", "selfplay-evaluation")
 def test_one_signal_ends_an_evaluation(recipe, made, tmp_path, capsys):
     """And the run, which saves a checkpoint."""

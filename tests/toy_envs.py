@@ -126,6 +126,22 @@ class Guess(Toy):
         return np.zeros((32, 32, 3), np.uint8)
 
 
+class Misfit(Toy):
+    """Its observations do not fit its space: they have another size, or are not whole numbers."""
+
+    def __init__(self, shape=(4,), dtype=np.float32, value=0.0):
+        super().__init__(images=None)
+        self.observation_space = gym.spaces.Box(-1, 1, shape, dtype)
+        self.value = value
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.array([self.value]), {}
+
+    def step(self, action):
+        return np.array([self.value]), 0.0, False, False, {}
+
+
 class Target(Guess):
     """A number from -1 to 1 is shown; the closer the action, the more of the 1 that a step pays."""
 
@@ -539,6 +555,8 @@ gym.register("Threads-v0", Threads)
 gym.register("PairOfRewards-v0", PairOfRewards)
 gym.register("NoMask-v0", NoMask)
 gym.register("Broken-v0", Broken)
+gym.register("AnotherSize-v0", Misfit)
+gym.register("Rounded-v0", Misfit, kwargs={"shape": (1,), "dtype": np.int64, "value": 0.5})
 for place in ("init", "reset", "step"):
     for name, function, argument in (
         ("Float64", "set_default_dtype", torch.float64),
