@@ -523,7 +523,7 @@ def check_batch(agent, batch, args):
     last = {name: column[-args.num_envs :] for name, column in batch.items()}
     acted = agent.get_policy(last["obs"]).log_prob(last["actions"])
     rounding = 1e-2 if args.tf32 else 1e-4
-    if not torch.allclose(acted, last["logprobs"], atol=rounding):
+    if not torch.allclose(acted, last["logprobs"], atol=rounding, equal_nan=True):
         hint = "forward() must have the policy of get_policy(), without dropout or batch normalization"
         sys.exit(f"error: actions had other probabilities in the rollout than after it; {hint}")
 

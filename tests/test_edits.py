@@ -91,6 +91,17 @@ def test_layers_that_do_no_harm(tmp_path):
     train_edited(PPO, tmp_path, mlp=with_layer(lambda: torch.nn.LayerNorm(64)))
 
 
+def test_observations_that_are_not_numbers(tmp_path):
+    """They make every probability NaN, which is not a mistake of the agent: the line names the environment."""
+
+    class Episodes(ppo.Episodes):
+        def flatten(self, obs):
+            return super().flatten(obs) * float("nan")
+
+    with pytest.raises(SystemExit, match="^error: losses/.* is nan in update 1; perhaps"):
+        train_edited(PPO, tmp_path, Episodes=Episodes)
+
+
 @pytest.mark.parametrize("column", ["obs", "extra"])
 def test_a_column_of_another_length(column):
     args = ppo.Args(num_envs=2, num_steps=4)
