@@ -256,6 +256,7 @@ class CountingVector:
     """Environments that never end. Each shows the seed of its reset, which tells them apart, and the steps taken."""
 
     single_observation_space, single_action_space = gym.spaces.Box(0, np.inf, (2,)), gym.spaces.Discrete(2)
+    metadata = {}
 
     def __init__(self, num_envs):
         self.num_envs = num_envs

@@ -4,6 +4,7 @@ import copy
 import os
 import shutil
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -119,6 +120,7 @@ def test_the_option_reaches_the_agent(script, network, bf16, tmp_path):
     def agent(envs, asked, *others):
         raise SystemExit(f"bf16: {asked}")
 
-    with patched((script.module, "make_envs", lambda args, folder: None), (script.module, "Agent", agent)):
+    no_envs = SimpleNamespace(metadata={})
+    with patched((script.module, "make_envs", lambda args, folder: no_envs), (script.module, "Agent", agent)):
         with pytest.raises(SystemExit, match=f"^bf16: {bf16}$"):
             train(script, "--bf16" if bf16 else "", tmp_path)
