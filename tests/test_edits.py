@@ -10,21 +10,16 @@ from script_table import ATARI, CONTINUOUS, LSTM, MASK, MULTIDISCRETE, PPO, SEED
 import ppo
 import ppo_shared
 
-ONE_PASS = [
-    PPO,
-    SHARED,
-    CONTINUOUS,
-    MULTIDISCRETE,
-    MASK,
-    SELFPLAY,
-    SEEDS,
-]  # the batch's policy is not the one that acted
-GYMNASIUM = [*ONE_PASS, ATARI, LSTM]  # whose vector of environments is gymnasium's
+# The scripts in which get_policy() acts, and forward() computes the log probabilities after the rollout
+ONE_PASS = [PPO, SHARED, CONTINUOUS, MULTIDISCRETE, MASK, SELFPLAY, SEEDS]
+# The scripts whose vector of environments is one of gymnasium's
+GYMNASIUM = [*ONE_PASS, ATARI, LSTM]
 
 
 def train_edited(script, folder, **edits):
     """Trains with other objects under some names of a script."""
-    with patched(*((script.module, name, edit) for name, edit in edits.items())):
+    patches = [(script.module, name, edit) for name, edit in edits.items()]
+    with patched(*patches):
         train(script, script.tiny, folder)
 
 
@@ -56,8 +51,9 @@ def with_layer(layer):
     """In place of ppo.mlp(): its layers, with another one before each tanh."""
 
     def mlp(inputs):
-        first, second = torch.nn.Linear(inputs, 64), torch.nn.Linear(64, 64)
-        return torch.nn.Sequential(first, layer(), torch.nn.Tanh(), second, layer(), torch.nn.Tanh())
+        first = [torch.nn.Linear(inputs, 64), layer(), torch.nn.Tanh()]
+        second = [torch.nn.Linear(64, 64), layer(), torch.nn.Tanh()]
+        return torch.nn.Sequential(*first, *second)
 
     return mlp
 

@@ -412,9 +412,9 @@ def test_an_evaluation_without_masks(with_recipe, tmp_path):
 
 def test_recipes_whose_actions_would_differ():
     """Colored noise would not be squashed: the two recipes change the same lines, so both orders are refused."""
-    names = ["with/colored-noise", "with/squashed-gaussian"]
-    for first, second in (names, reversed(names)):
-        first, second = (read(ROOT / f"recipes/{name}.diff") for name in (first, second))
+    noise = read(ROOT / "recipes/with/colored-noise.diff")
+    squashed = read(ROOT / "recipes/with/squashed-gaussian.diff")
+    for first, second in ((noise, squashed), (squashed, noise)):
         text = apply(first, first.script.read_text())
         with pytest.raises(ValueError, match="does not apply"):
             apply(second, text)
