@@ -204,8 +204,10 @@ def make_envs(args, folder=None):
     makers = [partial(make_env, args, index, folder) for index in range(args.num_envs)]
     if args.async_envs:
         makers = [partial(Worker, maker) for maker in makers]
-        # daemon=False lets an environment start processes of its own
-        return gym.vector.AsyncVectorEnv(makers, daemon=False, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)
+        # daemon=False lets an environment start processes of its own; a forked process knows the environments that the
+        # script registers, and Python 3.14 forks only if it is told to
+        options = {"daemon": False, "context": "fork" if sys.platform == "linux" else None}
+        return gym.vector.AsyncVectorEnv(makers, **options, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)
     return gym.vector.SyncVectorEnv(makers, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)
 
 

@@ -162,6 +162,8 @@ AGENTS = [
 
 @pytest.mark.parametrize("file", AGENTS)
 def test_agents_of_the_repository(file):
+    if "LunarLander" in file.stem:
+        pytest.importorskip("Box2D")  # has no wheel for Python 3.14
     assert max(enjoy.enjoy(enjoy.Args(file, episodes=2))) > SCORES[file.stem.split("-v")[0]]
 
 

@@ -1,5 +1,7 @@
 """What environments may do and give: arrays that they use again, seeds, frames, masks, rewards, and own processes."""
 
+import multiprocessing
+import sys
 import time
 
 import gymnasium as gym
@@ -100,6 +102,21 @@ def test_the_last_observation_of_an_episode_is_kept(script, env_id, actions, asy
         obs, _, terminated, _, infos = envs.step(actions.copy())
     assert terminated.all() and (obs[:, 2:] == -1).all()
     assert [each.tolist()[1:] for each in infos["final_obs"]] == [[5, 1, 1]] * 2
+    envs.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux alone")
+@pytest.mark.parametrize("script", [PPO, SHARED, SEEDS], ids=lambda script: script.name)
+def test_processes_know_the_environments_that_a_script_registers(script):
+    """Also from Python 3.14 on, where a new process inherits nothing unless it is told to."""
+    usual = multiprocessing.get_start_method()
+    multiprocessing.set_start_method("spawn", force=True)
+    try:
+        args = script.module.Args(env_id="BorrowedDiscrete-v0", num_envs=2, async_envs=True)
+        envs = script.module.make_envs(args)
+    finally:
+        multiprocessing.set_start_method(usual, force=True)
+    envs.reset(seed=1)
     envs.close()
 
 

@@ -112,6 +112,8 @@ def test_an_exported_policy_plays_without_the_script(script, options, tmp_path):
 
 @pytest.mark.parametrize("file", sorted((ROOT / "agents").glob("[CLM]*.pt")), ids=lambda file: file.stem)
 def test_agents_of_the_repository(file, tmp_path, capsys):
+    if "LunarLander" in file.stem:
+        pytest.importorskip("Box2D")  # has no wheel for Python 3.14
     session = written(file, tmp_path)
     lines = capsys.readouterr().out.splitlines()
     inputs = [value.name for value in session.get_inputs()]

@@ -104,7 +104,8 @@ def record(file):
     def rmsprop_step_seen(optimizer, gradient, learning_rate):
         bias = optimizer.parameters["policy.bias"].detach().clone()
         seen["gradients"].append((bias, optimizer.split(gradient)["policy.bias"].clone()))
-        torch.save(seen, file)
+        # copies of the lists, as an actor goes on with "steps" meanwhile
+        torch.save({name: list(each) for name, each in seen.items()}, file)
         rmsprop_step(optimizer, gradient, learning_rate)
 
     script.EnvPool.step, script.gradient_step, script.rmsprop_step = step_seen, gradient_step_seen, rmsprop_step_seen

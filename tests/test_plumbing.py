@@ -499,9 +499,11 @@ def test_a_signal_in_the_last_update_leaves_a_complete_run(tmp_path):
 # A program for another process: ppo.py, whose workers begin as on Windows, and inherit no handlers of signals
 SPAWNED = """
 import sys, ppo
-from functools import partial
+AsyncVectorEnv = ppo.gym.vector.AsyncVectorEnv
+def spawned(makers, **options):
+    return AsyncVectorEnv(makers, **options | {"context": "spawn"})
 if __name__ == "__main__":
-    ppo.gym.vector.AsyncVectorEnv = partial(ppo.gym.vector.AsyncVectorEnv, context="spawn")
+    ppo.gym.vector.AsyncVectorEnv = spawned
     sys.argv[0] = "ppo.py"
     ppo.main()
 """
