@@ -11,7 +11,8 @@ from benchmark.experiments import GAMES
 from benchmark.results import WINDOW, Run
 from benchmark.scores import compare, mean_and_deviation, short_steps, with_count
 
-STEPS = (100_000, 200_000, 250_000, 500_000)
+STEPS = (100_000, 200_000, 250_000, 500_000, 1_000_000)
+PICTURED = 500_000  # the last step of the picture
 SPAN = 50_000  # a score is the mean return of the games that ended in as many steps before
 SCRIPTS = {"ppo_atari": COLORS["ours"], "ppo_atari_envpool": CYCLE[2]}
 
@@ -64,7 +65,7 @@ def until(run, step):
 
 
 def panels(experiments):
-    """{game: [(label, colour, runs up to the last of STEPS), ...]}: ppo2 and the scripts beside it."""
+    """{game: [(label, colour, runs up to the step PICTURED), ...]}: ppo2 and the scripts beside it."""
     sides_by_game = {}
     for experiment in experiments:
         if not experiment.beside:
@@ -73,15 +74,14 @@ def panels(experiments):
         if game not in sides_by_game:
             sides_by_game[game] = [("ppo2", COLORS["ppo2"], experiment.beside)]
         sides_by_game[game].append((f"{experiment.script}.py", SCRIPTS[experiment.script], experiment.ours))
-    last = STEPS[-1]
     return {
-        game: [(label, color, [until(run, last) for run in runs]) for label, color, runs in sides]
+        game: [(label, color, [until(run, PICTURED) for run in runs]) for label, color, runs in sides]
         for game, sides in sides_by_game.items()
     }
 
 
 def picture(experiments, path):
-    """Draws the returns up to the last of STEPS, a panel for each game; writes nothing without runs of ppo2."""
+    """Draws the returns up to the step PICTURED, a panel for each game; writes nothing without runs of ppo2."""
     games = panels(experiments)
     if not games:
         return
@@ -90,7 +90,7 @@ def picture(experiments, path):
         for i, (game, sides) in enumerate(games.items()):
             axes = figure.add_subplot(1, len(games), i + 1)
             plot(axes, sides, draws_each_run=True)
-            axes.set(title=game, xlabel="steps", xlim=(0, STEPS[-1]))
+            axes.set(title=game, xlabel="steps", xlim=(0, PICTURED))
             axes.set_ylabel(f"mean return of the last {WINDOW} games")
             axes.legend(frameon=False, fontsize=7.5)
 
