@@ -73,6 +73,8 @@ def name_of(about, side="ours"):
     words = [about["env_id"], about["script"], str(about["seed"])]
     if side == "ours":
         words += [f"{option}={value}" for option, value in about["options"].items()]
+    if "repeat" in about:  # a further run of the same seed, which played other games
+        words.append(f"repeat={about['repeat']}")
     return "__".join(words)
 
 

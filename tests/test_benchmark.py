@@ -493,6 +493,14 @@ def test_a_shorter_run_does_not_replace_a_longer_one(run, tmp_path):
     assert [about["steps"] for about in results.read_list(family)] == [2048]
 
 
+def test_a_repeat_of_a_seed_is_a_run_of_the_same_experiment(run, tmp_path):
+    family = tmp_path / "results/ours/ppo.json"
+    first = collect.gathered(run)
+    results.add(family, [first, first._replace(about=first.about | {"repeat": 2})])
+    [runs] = results.load(tmp_path / "results").values()
+    assert [each.about.get("repeat") for each in runs] == [None, 2]
+
+
 def test_every_result_of_ours_names_its_commits():
     """So whoever doubts a score can run the script that made it, as it was."""
     lists = [*ROOT.glob("benchmark/results/ours/*.json"), *ROOT.glob("benchmark/ablation/results/ours/*.json")]
