@@ -322,8 +322,7 @@ def make_envs(args, folder=None):
     makers = [partial(make_env, args, index, folder) for index in range(args.num_envs)]
     if args.async_envs:
         makers = [partial(Worker, maker) for maker in makers]
-        # daemon=False lets an environment start processes of its own
-        # [library] a forked process has no working Java
+        # [library] a forked process has no working Java; daemon=False lets an environment start processes of its own
         options = {"daemon": False, "context": "spawn"}
         return gym.vector.AsyncVectorEnv(makers, **options, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)
     return gym.vector.SyncVectorEnv(makers, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)
