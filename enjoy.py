@@ -39,8 +39,8 @@ import tyro
 # what a script may lack.
 #
 #   Args
-#       a dataclass with env_id; of num_envs, num_minibatches, async_envs, capture_video and bf16,
-#       those it has are set
+#       a dataclass with env_id; of num_envs, num_minibatches, async_envs, capture_video, cuda and
+#       bf16, those it has are set
 #   make_envs(args)
 #       a vector of environments. Without a folder it writes no files; with args.capture_video,
 #       render() gives pictures
@@ -132,7 +132,7 @@ def load(path, script_options=()):
     beside = Path(__file__).resolve().with_name(f"{Path(state['script']).stem}.py")
     source = find_script(file, state, beside)
     script = import_script(source)
-    default = saved_options(script, state["args"], file)
+    default = options_of_checkpoint(script, state["args"], file)
     options = tyro.cli(script.Args, args=script_options, default=default, prog=source.name)
     # Security: whoever plays a folder runs the script in it anyway. A checkpoint alone must run no code but this
     # repository's, so the module of an env_id "module:Id" is imported only if the user has named it.
@@ -207,16 +207,16 @@ def import_script(source):
     return script
 
 
-def saved_options(script, saved, file):
-    """The script's Args with the options in a checkpoint.
+def options_of_checkpoint(script, args, file):
+    """The script's Args with the options in a checkpoint, {name: value}.
 
     Options that the script does not have are named and left out."""
     script_name = Path(script.__file__).name
     annotations = typing.get_type_hints(script.Args)
-    unknown = sorted(str(name) for name in saved.keys() - annotations.keys())
+    unknown = sorted(str(name) for name in args.keys() - annotations.keys())
     if unknown:
         print(f"options of the checkpoint that {script_name} does not have: {', '.join(unknown)}")
-    options = {name: value for name, value in saved.items() if name in annotations}
+    options = {name: value for name, value in args.items() if name in annotations}
     for name, value in options.items():
         if not has_type(value, annotations[name]):
             sys.exit(f"error: {file} is not a checkpoint of {script_name}: {name} is {value!r}")
@@ -260,12 +260,13 @@ def make_envs(saved, render=False):
 
 
 def options_of_one_game(saved, render):
-    """The options of a run, changed where the script has them: one game, in this process."""
+    """The options of a run, changed where the script has them: one game, in this process, on the CPU."""
     changes = {
         "num_envs": 2 if hasattr(saved.script, "Seats") else 1,
         "num_minibatches": 1,  # make_envs() of a recurrent script checks that it divides num_envs
         "async_envs": False,
         "capture_video": render,
+        "cuda": False,
     }
     changes = {name: value for name, value in changes.items() if hasattr(saved.options, name)}
     return dataclasses.replace(saved.options, **changes)
@@ -400,7 +401,7 @@ def as_array(tensor):
     """A tensor of actions or observations as an array.
 
     It is a copy: an environment may write into it, and mode() may share memory with a weight."""
-    return tensor.numpy().copy()
+    return tensor.cpu().numpy().copy()
 
 
 class RandomPlayer:

@@ -185,7 +185,7 @@ def write_onnx(graph, inputs, file):
         # twice, as torch.export takes an axis of size 1 for a constant
         example[name] = torch.cat([tensor, tensor], batch_axis[name])
     shapes = {name: {axis: torch.export.Dim("batch")} for name, axis in batch_axis.items()}
-    logging.disable(logging.WARNING)  # the exporter tells of versions of operators
+    logging.disable(logging.WARNING)  # the exporter warns of the versions of operators
     try:
         with warnings.catch_warnings(action="ignore"):
             program = torch.onnx.export(

@@ -141,19 +141,17 @@ def resumed_texts(run_folder, script):
 
 
 def changed_options(run_folder):
-    """What resumes of a run changed, {option: [(step, its value from that step on), ...]}."""
+    """What resumes of a run changed, {option: [(step, its value from that step on), ...]}; the first step is 0."""
     args = read_json(run_folder / "run.json")["args"]
     changes = {}
     for step, about in resumes(run_folder):
         defaults = defaults_of(about)
         for name in about["args"].keys() - NOT_OPTIONS - {"exp_name"}:  # a resume cannot rename a run
             value = about["args"][name]
-            if name in changes:
-                _, before = changes[name][-1]
-            else:
-                before = args.get(name, defaults.get(name))
+            values = changes.get(name, [(0, args.get(name, defaults.get(name)))])
+            _, before = values[-1]
             if value != before:
-                changes.setdefault(name, []).append((step, value))
+                changes[name] = [*values, (step, value)]
     return changes
 
 
@@ -167,10 +165,10 @@ def resumes(run_folder):
 def describe(run_folder):
     """What is known about a run: its run.json with more keys. Raises Broken, or another error for a damaged file.
 
-    The keys are "run", "ours", "script", "env_id", "seed", "options" (those that are not the script's defaults),
-    "batch_size", "total_timesteps" and "steps_wanted". Runs of ours also have "source", git's hash of the script,
-    "commit" and, after a resume with another text, "resumed". An option that a resume changed has a text with all its
-    values, which makes another experiment."""
+    The keys are "run", "ours", "script", "env_id", "seed", "options", "batch_size", "total_timesteps" and
+    "steps_wanted". The options are those that are not the script's defaults; for ppo2 all but environment and seed.
+    Runs of ours also have "source", git's hash of the script, "commit" and, after a resume with another text,
+    "resumed". An option that a resume changed has a text with all its values, which makes another experiment."""
     if not run_folder.is_dir():
         raise Broken("not the folder of a run")
     about = read_json(run_folder / "run.json")
@@ -201,8 +199,8 @@ def describe_ours(run_folder, about):
     for name in args.keys() - NOT_OPTIONS:
         if name not in defaults or args[name] != defaults[name]:
             options[name] = args[name]
-    for name, steps in changes.items():
-        values = [str(args.get(name)), *(f"from step {step} {value}" for step, value in steps)]
+    for name, ((_, first), *later) in changes.items():
+        values = [str(first), *(f"from step {step} {value}" for step, value in later)]
         options[name] = ", ".join(values)
 
     more = {
@@ -351,8 +349,8 @@ def command_of(about, args):
 def gathered(run_folder, machine="unknown"):
     """The Run in a folder; its `about` is what the results say about it, and the key "ours", which collect() removes.
 
-    machine: what made the run, as a text; if it has a sweep.json, the dict in it, which sweep.machine() made, replaces
-    the text. Raises what describe() raises."""
+    machine: what made the run, as a text. Where the folder has a sweep.json, the machine in that file counts instead.
+    Raises what describe() raises."""
     about = describe(run_folder)
     episodes, updates = read(run_folder, about)
     versions = {}

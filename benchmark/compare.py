@@ -124,7 +124,8 @@ def read_runs(runs):
     if len(hashes) > 1:
         scripts = ", ".join(sorted({f"{run.about['script']}.py" for run in by_seed.values()}))
         _, about = runs[0]
-        lines.append(f"note: {names_of(about).whole} was run with {len(hashes)} versions of {scripts}")
+        whole = names_of(about).whole
+        lines.append(f"note: {about['env_id']}: {whole} was run with {len(hashes)} versions of {scripts}")
     return dict(sorted(by_seed.items())), lines
 
 

@@ -46,7 +46,8 @@ METRICS = {
     "explained_variance": "explained variance",
     "SPS": "steps per second",
 }
-# What RL Zoo's benchmark.md reports of one run each (DLR-RM/rl-baselines3-zoo at 0088472), partly on older versions.
+# What RL Zoo's benchmark.md reports of one run each (DLR-RM/rl-baselines3-zoo at 0088472), for some on an older version
+# of the environment.
 ZOO = {
     "CartPole-v1": "500 (100k)",
     "Acrobot-v1": "-73.5 (1M)",
@@ -110,15 +111,17 @@ def read_games(results):
         return list(csv.DictReader(file))
 
 
-def script_with_recipes(row, root):
-    """The script of a row of games.csv, and its recipes as links; `root` is the way to the root of the checkout."""
-    _, file, *_ = row["command"].split()  # "python ppo+normalization.py ..."
+def script_with_recipes(command, recipe, root):
+    """The script of a command, and its recipes as links.
+
+    recipe: the paths of the recipes, with " + " between them. root: the way to the root of the checkout."""
+    _, file, *_ = command.split()  # "python ppo+normalization.py ..."
     script = file.removesuffix(".py").partition("+")[0]
     links = {}  # {"with" or "without": links to recipes}
-    if row["recipe"]:
-        for path in row["recipe"].split(" + "):
-            recipe = Path(path)
-            links.setdefault(recipe.parent.name, []).append(f"[{recipe.stem}]({root}{path})")
+    if recipe:
+        for path in recipe.split(" + "):
+            file = Path(path)
+            links.setdefault(file.parent.name, []).append(f"[{file.stem}]({root}{path})")
     groups = [f"{word} {' and '.join(recipes)}" for word, recipes in links.items()]
     return f"`{script}.py` {', '.join(groups)}".strip()
 
@@ -148,7 +151,8 @@ def tuned_table(results, tasks=(), root=""):
         theirs = [row for row in rows if row["task"] == task and row["who"] == SB3]
         if not ours:
             raise SystemExit(f"error: {Path(results, 'tuned', 'games.csv')} has no run of ours of {task}")
-        cells = [task, script_with_recipes(ours[0], root), short_steps(asked_steps(ours[0]))]
+        script_text = script_with_recipes(ours[0]["command"], ours[0]["recipe"], root)
+        cells = [task, script_text, short_steps(asked_steps(ours[0]))]
         cells.append(f"{np.median([float(row['minutes']) for row in ours]):.1f}")
         for side in (ours, theirs):
             cells += [mean_and_interval([float(row["mean"]) for row in side]), str(len(side))]
@@ -170,6 +174,8 @@ def normalized_scores(results, who):
     means = {}
     for row in sorted(rows, key=lambda row: int(row["seed"])):
         means.setdefault(row["task"], []).append(float(row["mean"]))
+    if not means:
+        raise SystemExit(f"error: {Path(results, 'tuned', 'games.csv')} has no run of {who}")
     runs = min(map(len, means.values()))
     random = read_random(Path(results, "tuned", "random.csv"))
     lows = [float(random[task]["mean"]) for task in means]
@@ -204,7 +210,7 @@ def worlds_table(results, root=""):
         if side != "ours" or not runs or not is_other_world:
             continue
         about = runs[0].about
-        script_text = script_with_recipes({"command": about["command"], "recipe": about.get("recipe", "")}, root)
+        script_text = script_with_recipes(about["command"], about.get("recipe"), root)
         minutes = np.median([run.updates["seconds"][-1] / 60 for run in runs])
         cells = [f"`{env_id}`", script_text, short_steps(about["steps"]), f"{minutes:.1f}"]
         lines.append(table_row([*cells, mean_and_deviation(scores(runs)), str(len(runs))]))

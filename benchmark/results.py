@@ -169,7 +169,9 @@ def number_of(line):
 
 
 def write_table(path, tables, digits, preset):
-    """Puts the tables of runs, {number: {column: [number, ...]}}, into a file; they replace those that it has."""
+    """Puts the tables of runs, {number: {column: [number, ...]}}, into a file.
+
+    A table replaces the one with its number."""
     names = ["run"]
     lines = []
     if path.exists():

@@ -55,26 +55,33 @@ def find_peer():
     if "SB3_PYTHON" in os.environ:
         return os.environ["SB3_PYTHON"]
     folder = ROOT / ".venv-sb3"
-    if not (folder / "stamp").exists():
+    stamp = folder / "stamp"  # what is installed there
+    wanted = "\n".join(SB3)
+    if not stamp.exists() or stamp.read_text() != wanted:
         print(f"installing {SB3[0]} into {folder}", flush=True)
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
         pip = [folder / "bin/python", "-m", "pip", "install", "-q", "-c", ROOT / "constraints.txt"]
         subprocess.run([*pip, *SB3], check=True)
-        (folder / "stamp").touch()
+        stamp.write_text(wanted)
     return str(folder / "bin/python")
 
 
 def run_program(command, processes=1, **environment):
-    """What a timed program prints, [dict, ...] of each process, from a new folder; or [{"error": its last line}]."""
+    """What a timed program prints, [dict, ...] of each process, from a new folder; or [{"error": text}]."""
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(command, cwd=folder, env=os.environ | environment, capture_output=True, text=True)
     # a program prints more, but only its result is a line that begins so: "steps" is the first key in timed/*.py
     results = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"steps"')]
     if done.returncode == 0 and len(results) == processes:
         return results
-    # "error: ..." of sys.exit, or "ValueError: ..." of a traceback
-    errors = [line for line in done.stderr.splitlines() if "rror: " in line]
-    message = errors[-1] if errors else f"status {done.returncode}"
+    # "error: ..." of sys.exit, or "ValueError: ..." of a traceback; torchrun adds one that only says which rank failed
+    errors = [line for line in done.stderr.splitlines() if "rror: " in line and "ChildFailedError" not in line]
+    if errors:
+        message = errors[-1]
+    elif done.returncode != 0:
+        message = f"status {done.returncode}"
+    else:
+        message = f"{len(results)} results of {processes} processes"
     message = message.replace("|", "/")  # a | would end the cell of a table in Markdown
     return [{"error": message.removeprefix("error: ")}]
 
@@ -267,7 +274,7 @@ def main():
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--updates", type=int, default=8, help="of a run, after the first two")
     parser.add_argument("--ranks", type=int, nargs="+", help="numbers of processes under torchrun; 0: without it")
-    parser.add_argument("--check", action="store_true", help="run the golden tests, and every script twice")
+    parser.add_argument("--check", action="store_true", help="run the golden tests, and each script twice, without SB3")
     parser.add_argument("--no-sb3", action="store_true", help="leave Stable-Baselines3 out")
     parser.add_argument("--out", type=Path, help="where to write .md and .json (default: runs/speed-<time>)")
     options = parser.parse_args()

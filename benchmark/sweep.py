@@ -25,6 +25,7 @@ import os
 import platform
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -55,8 +56,14 @@ def parts(line):
     return script, names, words
 
 
+def check_script(script, line):
+    """Ends the program if there is no such script."""
+    if not Path(ROOT, script).is_file():
+        sys.exit(f"error: {line}: there is no script {script}")
+
+
 def with_recipes(script, names):
-    """The text of a script with recipes; ValueError or OSError where a file is missing or a recipe does not fit."""
+    """The text of a script with recipes; OSError where there is no such recipe, ValueError where one does not fit."""
     text = Path(ROOT, script).read_text()
     for name in names:
         recipe = recipe_files.read(ROOT / "recipes" / f"{name}.diff")
@@ -70,6 +77,7 @@ def expand(line):
     patterns = [name for name in names if "*" in name]
     if not patterns:
         return [line]
+    check_script(script, line)
     if len(patterns) > 1:
         sys.exit(f"error: {line}: only one of the recipes can be a pattern")
     pattern = patterns[0]
@@ -118,8 +126,8 @@ def parse_options(module, options, prog):
     return as_in_run_json(given), as_in_run_json(module.Args())
 
 
-# A job is an object with a name, its runs, done(), command() and to_collect(). A run is also a job, of itself; it has
-# besides run_folder(), note(), results_folder and sweep_about.
+# A job is an object with a name, its runs, done(), command() and to_collect(). A run is also a job, of itself; it also
+# has run_folder(), note(), results_folder and sweep_about.
 
 
 class Ours:
@@ -132,6 +140,7 @@ class Ours:
         self.folder = folder
         self.results_folder = results_folder
         self.sweep_about = {}  # for sweep.json: the recipes and their commit, which the run cannot find out
+        check_script(script, line)
         self.file = ROOT / script
         if recipes:
             self.file = self.write_script(script, recipes)
@@ -283,10 +292,16 @@ class PPO2:
 
     def __init__(self, line, seed, folder, total_timesteps=None, results_folder=None):
         self.script, *words = shlex.split(line)
-        self.options = dict(word.removeprefix("--").split("=", 1) for word in words)
+        self.options = {}
+        for word in words:
+            name, _, value = word.removeprefix("--").partition("=")
+            self.options[name] = value
         self.options["seed"] = str(seed)
         if total_timesteps:
             self.options["num_timesteps"] = total_timesteps
+        for name in ("env", "num_timesteps"):
+            if not self.options.get(name):
+                sys.exit(f"error: {line}: a line for ppo2 needs --{name}=VALUE")
         self.python = os.environ.get("BASELINES_PYTHON", "python3.7")
         self.sweep_about = {}  # nothing for sweep.json, as there are no recipes
         self.steps = int(float(self.options["num_timesteps"]))
@@ -510,7 +525,7 @@ def finish(job, status, hardware):
     for run in job.runs:
         folder = run.run_folder()
         if folder is not None:
-            (folder / "sweep.json").write_text(json.dumps({"machine": hardware} | run.sweep_about, indent=2))
+            write_sweep_json(folder, {"machine": hardware} | run.sweep_about)
         if run.results_folder is None:
             continue
         if folder is None:
@@ -519,6 +534,22 @@ def finish(job, status, hardware):
         elif collect.collect([folder], run.results_folder, preset=results.QUICK) > 0:
             failed = True
     return failed
+
+
+def write_sweep_json(folder, about):
+    """Writes what a sweep knows of a run, and the run itself cannot find out, into the run's folder."""
+    (folder / "sweep.json").write_text(json.dumps(about, indent=2))
+
+
+def collect_done(job, results_folder):
+    """Collects the runs of a job that were done before this sweep and are not in the results; returns how many failed.
+
+    A run that outlived its sweep has no sweep.json, and nobody knows on which machine it was made."""
+    for run in job.runs:
+        folder = run.run_folder()
+        if folder is not None and run.sweep_about and not (folder / "sweep.json").exists():
+            write_sweep_json(folder, run.sweep_about)
+    return collect.collect(job.to_collect(), results_folder, preset=results.QUICK)
 
 
 class Settings(NamedTuple):
@@ -551,7 +582,7 @@ def read_settings(variables):
         list_only="LIST" in variables,
     )
     if not seeds or settings.workers < 1 or settings.agents < 1:
-        sys.exit("error: SEEDS must have a seed, WORKERS and AGENTS be at least 1")
+        sys.exit("error: SEEDS needs a seed or more; WORKERS and AGENTS must be at least 1")
     return settings
 
 
@@ -596,13 +627,15 @@ def run_jobs(plans, settings):
                 continue
             job = make_job(waiting.pop(0), settings)
             started = start(job, settings.folder)
-            if started in ("busy", "done"):
-                print(f"{started}: {job.name}", flush=True)
+            if started == "busy":
+                print(f"busy: {job.name}", flush=True)
+            elif started == "done":
+                print(f"done: {job.name}", flush=True)
+                if settings.results is not None:
+                    failed += collect_done(job, settings.results)
             else:
                 print(f"started: {job.name}", flush=True)
                 running.append((job, started))
-            if started == "done":
-                failed += collect.collect(job.to_collect(), settings.results, preset=results.QUICK)
     finally:
         stop([process for _, process in running])
     return failed
@@ -632,7 +665,9 @@ def main(lines, words=()):
             print(", ".join(f"{line} (seed {seed})" for line, seed in plan))
         return 0
     for line in lines:
-        make_run(line, settings.seeds[0], settings)  # a recipe or an option that does not fit ends the sweep here
+        run = make_run(line, settings.seeds[0], settings)  # a recipe or an option that does not fit ends the sweep here
+        if isinstance(run, PPO2) and shutil.which(run.python) is None:
+            sys.exit(f"error: {line}: there is no {run.python}; BASELINES_PYTHON names the Python that has baselines")
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // settings.workers)))
     divided_plans = []
     for plan in plans:

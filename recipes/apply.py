@@ -62,7 +62,7 @@ def main(words=None):
     script = args.script or chosen[0].script
     text = applied(chosen, script)
     if args.copy.exists() and args.copy.read_text() != text:
-        sys.exit(f"error: {args.copy} exists and is another text; choose another name, or remove it")
+        sys.exit(f"error: {args.copy} exists with other contents; choose another name, or remove it")
     args.copy.write_text(text)
 
     print(f"{args.copy} is {script.name} with these changes:")

@@ -37,7 +37,8 @@ class ImageAndVector(gym.Env):
     def __init__(self, render_mode=None):
         self.render_mode = render_mode
 
-    def observe(self):
+    def next_observation(self):
+        """Draws the next problem, and returns its observation."""
         self.quarter, component = self.np_random.integers(4, size=2)
         self.answer = (self.quarter + component) % 4
         return {"image": self.draw()[:, :, :1], "vector": np.eye(4, dtype=np.float32)[component]}
@@ -50,12 +51,12 @@ class ImageAndVector(gym.Env):
     def reset(self, seed=None, options=None):
         super().reset(seed=seed)
         self.steps = 0
-        return self.observe(), {}
+        return self.next_observation(), {}
 
     def step(self, action):
-        reward = float(action == self.answer)  # observe() sets the next answer
+        reward = float(action == self.answer)  # of the observation before this step
         self.steps += 1
-        return self.observe(), reward, False, self.steps == 16, {}
+        return self.next_observation(), reward, False, self.steps == 16, {}
 
     def render(self):
         return self.draw()
@@ -66,7 +67,7 @@ class Image(ImageAndVector):
 
     observation_space = gym.spaces.Box(0, 255, (42, 42, 3), np.uint8)
 
-    def observe(self):
+    def next_observation(self):
         self.answer = self.quarter = self.np_random.integers(4)
         return self.draw()[::2, ::2]
 
@@ -134,7 +135,9 @@ class TicTacToe:
 
 
 class HiddenLimit(gym.Wrapper):
-    """Episodes end after 50 to 500 steps; info["privileged_state"] has the share of 500 steps that is left, [1]."""
+    """Truncates episodes after 50 to 500 steps, a number drawn at each reset.
+
+    info["privileged_state"] has the steps that are left, divided by 500, float32 [1]."""
 
     def reset(self, *, seed=None, options=None):
         obs, info = self.env.reset(seed=seed, options=options)
@@ -151,7 +154,7 @@ class HiddenLimit(gym.Wrapper):
 
 
 def with_hidden_limit(**kwargs):
-    """CartPole whose episodes have limits that only an info tells."""
+    """CartPole whose limit of steps appears only in the info."""
     return HiddenLimit(CartPoleEnv(**kwargs))
 
 
@@ -167,7 +170,7 @@ class PendulumTensors(gym.vector.VectorEnv):
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.generator = torch.Generator(self.device)
 
-    def draw(self):
+    def start_states(self):
         """Angles and angular velocities at the start of episodes, float32 [N, 2]."""
         bounds = torch.tensor([math.pi, 1.0], device=self.device)
         numbers = torch.rand(self.num_envs, 2, generator=self.generator, device=self.device)
@@ -180,13 +183,13 @@ class PendulumTensors(gym.vector.VectorEnv):
     def reset(self, *, seed=None, options=None):
         if seed is not None:
             self.generator.manual_seed(seed)
-        self.state = self.draw()
+        self.state = self.start_states()
         self.steps = torch.zeros(self.num_envs, dtype=torch.int64, device=self.device)
         return self.observe(), {}
 
     def step(self, actions):
         angle, velocity = self.state.T
-        torque = actions[:, 0].clamp(-2, 2)
+        torque = actions[:, 0].to(self.device).clamp(-2, 2)
         from_top = (angle + math.pi) % (2 * math.pi) - math.pi
         rewards = -(from_top**2 + 0.1 * velocity**2 + 0.001 * torque**2)
         velocity = (velocity + (15 * angle.sin() + 3 * torque) * 0.05).clamp(-8, 8)
@@ -194,7 +197,7 @@ class PendulumTensors(gym.vector.VectorEnv):
         self.steps = self.steps + 1
         final_obs = self.observe()
         truncated = self.steps == 200
-        self.state = torch.where(truncated[:, None], self.draw(), self.state)
+        self.state = torch.where(truncated[:, None], self.start_states(), self.state)
         self.steps = self.steps.masked_fill(truncated, 0)
         return self.observe(), rewards, torch.zeros_like(truncated), truncated, {"final_obs": final_obs}
 

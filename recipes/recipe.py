@@ -77,8 +77,11 @@ def write(recipe):
 
 
 def plumbing(text):
-    """The plumbing in the text of a script."""
-    return PLUMBING.search(text)[0].rstrip()
+    """The plumbing in the text of a script; ValueError where it has none."""
+    match = PLUMBING.search(text)
+    if match is None:
+        raise ValueError("the script has no line '# That was PPO' with a function main() below it")
+    return match[0].rstrip()
 
 
 def escape(text):

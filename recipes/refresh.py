@@ -64,7 +64,9 @@ def refreshed(recipe):
         merge = "apply", "--3way", "-p0", "--whitespace=nowarn", "-"
         try:
             run_git(folder, *merge, environment=environment, input=recipe.diff)
-        except ValueError:
+        except ValueError as error:
+            if "<<<<<<<" not in script.read_text():  # git could not merge at all: it may lack the text that was changed
+                raise ValueError(f"{recipe.name}: {error}") from None
             conflict = ROOT / "build" / f"{recipe.file.stem}.py"
             conflict.parent.mkdir(exist_ok=True)
             conflict.write_text(script.read_text())
@@ -82,7 +84,7 @@ def write_index():
     for kind in ("without", "with"):
         text += f"\n## {kind.title()}\n"
         found = [recipe for recipe in recipes() if recipe.file.parent.name == kind]
-        for script in sorted({recipe.script.name for recipe in found}, key=lambda name: Path(name).stem):
+        for script in sorted({recipe.script.name for recipe in found}):
             text += f"\n[`{script}`](../{script}):\n\n"
             for recipe in found:
                 if recipe.script.name == script:

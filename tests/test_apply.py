@@ -40,7 +40,7 @@ def test_the_command_applies_several_recipes_and_overwrites_nothing(tmp_path, mo
     assert f"python {copy} --env-id CartPole-v1" in capsys.readouterr().out
 
     refused = {
-        "core-7": "exists and is another text",
+        "core-7": "exists with other contents",
         "core-77": "there is no recipe core-77, perhaps core-7 ",
         "nix.diff": "No such file or directory: 'nix.diff'",
         "core-9 --script nix.py": "nix.py was not found",

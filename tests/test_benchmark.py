@@ -255,9 +255,37 @@ def test_a_run_gets_one_signal(monkeypatch):
 
 
 def test_lines_that_no_sweep_makes(tmp_path):
-    for line, why in (("ppo.py +", "must follow the +"), ("ppo.py --resume runs/x", "a line has no --resume")):
+    problems = {
+        "ppo.py +": "must follow the +",
+        "ppo.py --resume runs/x": "a line has no --resume",
+        "pppo.py": "there is no script pppo.py",
+        "pppo.py + without/core-*": "there is no script pppo.py",
+        "ppo2_copy --env=CartPole-v1": "needs --num_timesteps=VALUE",
+        "ppo2_copy --env CartPole-v1 --num_timesteps=512": "needs --env=VALUE",
+    }
+    for line, why in problems.items():
+        make = sweep.PPO2 if line.startswith("ppo2_") else sweep.Ours
         with pytest.raises(SystemExit, match=f"error: {re.escape(line)}.*{re.escape(why)}"):
-            sweep.Ours(line, 1, tmp_path)
+            make(line, 1, tmp_path)
+    with pytest.raises(SystemExit, match="there is no script pppo.py"):
+        sweep.expand("pppo.py + without/core-*")
+
+
+def test_a_line_for_ppo2_needs_its_python(tmp_path, monkeypatch):
+    """Else a sweep would end with an error after other jobs had begun."""
+    monkeypatch.setenv("BASELINES_PYTHON", str(tmp_path / "python3.7"))
+    with pytest.raises(SystemExit, match="there is no .*/python3.7; BASELINES_PYTHON"):
+        sweep.main(["ppo2_copy --env=CartPole-v1 --num_timesteps=512"])
+
+
+def test_a_run_that_outlived_its_sweep_keeps_its_recipe(tmp_path):
+    """Nothing wrote sweep.json, the only file that names the recipe and its commit, when the run ended."""
+    line = "ppo.py + without/core-9 --total-timesteps 512"
+    run = sweep.Ours(line, 1, tmp_path, results_folder=tmp_path / "results")
+    assert sweep.start(run, tmp_path).wait() == 0
+    assert sweep.collect_done(run, tmp_path / "results") == 0
+    about = listed(tmp_path / "results")
+    assert about["recipe"] == "recipes/without/core-9.diff" and about["machine"] == "unknown"
 
 
 def test_a_script_with_recipes_is_replaced_as_a_whole(tmp_path):
