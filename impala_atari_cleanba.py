@@ -395,7 +395,7 @@ def from_rank_0(value):
 def sum_over_ranks(tensors, share):
     """[aux 2] Replaces tensors by their sums over the ranks, each rank's multiplied by its `share` of the minibatch.
 
-    So means over the rows of each rank become means over the rows of all."""
+    So means over the rows of each rank become means over the rows of all. With a share of 1, sums become sums."""
     if not dist.is_initialized():
         return
     flat = torch.cat([tensor.flatten() for tensor in tensors])
@@ -509,28 +509,29 @@ def train(args, run):
     # Pass here, by name, what a resume must restore: objects with state_dict() and load_state_dict(). A run that is
     # resumed must have the same names, and the same keys in each state_dict().
     run.start(device, agent=agent, optimizer=optimizer)
-    # The noise of actions and the permutations have a generator of their own, as an environment may seed torch's.
+    # The noise of actions has a generator of its own, as an environment may seed torch's. [impala 4] No permutations.
     # [aux 2] All ranks must draw the same numbers, so they take the seed of rank 0.
     generator_seed = from_rank_0(torch.randint(2**62, ()).item())
     generator = torch.Generator(device).manual_seed(generator_seed)
     with contextlib.ExitStack() as stack:  # [cleanba 7] the threads end with the learner, also after an error
-        submits = []
+        starters = []  # of each actor, the function that starts a rollout with an agent
         for i in range(args.actor_threads):
-            # [cleanba 5] a generator for each thread; without overlap, thread 0 has the learner's, as in ppo_atari.py
+            # [cleanba 5] A generator for each thread. Without overlap and --actor-device, thread 0 has the one above.
             actor_seed = from_rank_0(torch.randint(2**62, ()).item())
             actor_generator = torch.Generator(actor_device).manual_seed(actor_seed)
             if i == 0 and not args.concurrency and args.actor_device is None:
                 actor_generator = generator
             seed = args.seed + run.global_step + (i * ranks + rank) * args.num_envs
-            rollouts = make_rollouts(args, envs[i], seed, actor_device, actor_generator, rank, ranks)
-            next(rollouts)  # runs to the first yield, which waits for an agent
+            actor = make_rollouts(args, envs[i], seed, actor_device, actor_generator, rank, ranks)
+            next(actor)  # runs to the first yield, which waits for an agent
             set_device = torch.get_device_module(actor_device).set_device  # a new thread starts on the first GPU
             executor = ThreadPoolExecutor(1, f"actor-{i}", set_device, (actor_device,))
             stack.callback(envs[i].close)
             stack.callback(executor.shutdown, cancel_futures=True)
             # [cleanba 2] send(agent) runs make_rollouts() in the actor's thread until it yields the next rollout
-            submits.append(partial(executor.submit, rollouts.send))
-        return learn(args, run, device, agent, optimizer, take_step, generator, submits, actor_device, rank, ranks)
+            starters.append(partial(executor.submit, actor.send))
+        # [impala 4] without generator, rank and ranks: there are no permutations
+        return learn(args, run, device, agent, optimizer, take_step, starters, actor_device)
 
 
 def make_rollouts(args, envs, seed, device, generator, rank, ranks):
@@ -544,7 +545,7 @@ def make_rollouts(args, envs, seed, device, generator, rank, ranks):
     while True:  # [cleanba 1]
         started = time.perf_counter()  # [cleanba 9]
         agent = yield rollout_made  # [cleanba 1]
-        waited = time.perf_counter() - started  # [cleanba 9]
+        wait_for_agent = time.perf_counter() - started  # [cleanba 9]
         # The rollout: the policy acts for M steps.
         steps = []
         rewards = np.zeros((args.num_steps, args.num_envs), dtype=np.float32)
@@ -552,6 +553,8 @@ def make_rollouts(args, envs, seed, device, generator, rank, ranks):
         ends = []  # [cleanba 3] for each step, the returns and the lengths of the episodes that ended
         # [speed] With --bf16, the agent casts its weights to bfloat16 in an autocast block, and torch keeps the results
         # until the outermost such block ends. This block casts nothing itself: it keeps them for the whole rollout.
+        # [cleanba 6] All threads share what torch keeps: the learner, or another actor whose rollout ends, removes it
+        # all, and the next step of this actor casts again.
         with torch.no_grad(), torch.autocast(device.type, enabled=False), backend.stream(stream):  # [cleanba 6]
             for t in range(args.num_steps):
                 obs = torch.from_numpy(next_obs).to(device)  # needs no copy: each step() returns a new array
@@ -575,15 +578,17 @@ def make_rollouts(args, envs, seed, device, generator, rank, ranks):
 
             # [impala 3] the learner computes values, also of the next observation
             rollout = {name: torch.stack([step[name] for step in steps]) for name in steps[0]}  # each [M, N, ...]
-            rollout["logprobs"].cpu()  # [impala 3] waits for this stream, as the learner uses the columns on another
+            # [impala 3] A copy to the CPU waits for this stream, on which the log probabilities come last. The learner
+            # uses the columns on another stream.
+            rollout["logprobs"].cpu()
         # [impala 3] the learner computes the targets
         rollout["next_obs"] = torch.from_numpy(next_obs).to(device)[None]
         rollout["rewards"] = torch.from_numpy(rewards).to(device)
         rollout["dones"] = torch.from_numpy(np.append(dones, [next_done], axis=0)).to(device)
-        rollout_made = (rollout, ends, waited)  # [cleanba 3]
+        rollout_made = (rollout, ends, wait_for_agent)  # [cleanba 3]
 
 
-def learn(args, run, device, agent, optimizer, take_step, generator, submits, actor_device, rank, ranks):
+def learn(args, run, device, agent, optimizer, take_step, starters, actor_device):  # [impala 4]
     """[cleanba 1] Trains on the rollouts that the actors make in other threads."""
     pending = []  # [cleanba 2] pairs of an agent's version and the futures of its rollouts
     for update in run.updates():  # which also saves checkpoints between updates, and ends a run that is stopped
@@ -596,16 +601,18 @@ def learn(args, run, device, agent, optimizer, take_step, generator, submits, ac
 
         # [cleanba 6] a copy for each actor: the learner changes its agent in place, and with --bf16 actors that share
         # weights would share their casts, which the stream of another actor may not have computed yet
-        snapshots = [copy.deepcopy(agent).to(actor_device) for _ in submits]
+        snapshots = [copy.deepcopy(agent).to(actor_device) for _ in starters]
+        # [cleanba 6] the copies must be complete before the stream of an actor reads them
         torch.get_device_module(actor_device).synchronize(actor_device)
         # [cleanba 4] with overlap, two rollouts are pending, except in the last update
         overlap = args.concurrency and update < run.num_updates
         while len(pending) < (2 if overlap else 1):
-            pending.append((update, [submit(each) for submit, each in zip(submits, snapshots, strict=True)]))
+            started_rollouts = [start(snapshot) for start, snapshot in zip(starters, snapshots, strict=True)]
+            pending.append((update, started_rollouts))
         started = time.perf_counter()  # [cleanba 9]
         version, futures = pending.pop(0)  # [cleanba 2]
-        rollouts, ends, waits = zip(*(future.result() for future in futures), strict=True)
-        waited = time.perf_counter() - started  # [cleanba 9]
+        rollouts, ends, waits_for_agents = zip(*(future.result() for future in futures), strict=True)
+        wait_for_rollouts = time.perf_counter() - started  # [cleanba 9]
 
         # [cleanba 3] the threads' columns side by side, and the ends of their episodes
         rollout = {name: torch.cat([each[name].to(device) for each in rollouts], dim=1) for name in rollouts[0]}
@@ -622,9 +629,9 @@ def learn(args, run, device, agent, optimizer, take_step, generator, submits, ac
         scalars["charts/learning_rate"] = learning_rate
         # [cleanba 4] the lag, and [cleanba 9] the waits, whose difference is positive if the actors are too slow
         scalars["charts/policy_lag"] = update - version
-        scalars["charts/wait_for_rollouts"] = waited
-        scalars["charts/wait_for_agents"] = np.mean(waits)
-        scalars["charts/wait_difference"] = waited - np.mean(waits)
+        scalars["charts/wait_for_rollouts"] = wait_for_rollouts
+        scalars["charts/wait_for_agents"] = np.mean(waits_for_agents)
+        scalars["charts/wait_difference"] = wait_for_rollouts - np.mean(waits_for_agents)
         run.log_update(scalars)
     if dist.is_initialized():  # [aux 2]
         dist.destroy_process_group()
@@ -826,6 +833,7 @@ class Run:
         self.count_updates()
         self.started = False
         self.stopping = False
+        self.complete = False
         self.exit_status = 0
         self.episodes_in_update = 0
 
@@ -927,8 +935,10 @@ class Run:
 
     def stop(self, number, frame):
         """Ends the run: at once if it has not started, else after the update. The same signal again ends it at once."""
-        self.exit_status = 128 + number
         signal.signal(number, signal.SIG_DFL)
+        if self.complete:
+            return  # only the environments are left to close
+        self.exit_status = 128 + number
         if not self.started:
             sys.exit(self.exit_status)
         if not self.stopping:
@@ -962,6 +972,7 @@ class Run:
                     break
         # The loop was run at least once: count_updates() ends the program where no update is left.
         if last:
+            self.complete = True
             self.exit_status = 0  # the run is complete, even if a signal came in its last update
         hint = f"python enjoy.py {self.folder} plays" if last else f"--resume {self.folder} continues"
         print(f"saved {checkpoint_files(self.folder)[-1]}; {hint}", flush=True)
@@ -974,7 +985,7 @@ class Run:
             episode_return = float(final_info["episode"]["r"][i])
             self.returns = [*self.returns[-99:], episode_return]
             self.episodes_in_update += 1
-            # at most one episode for five steps: shorter ones would make the log larger than all else
+            # at most one episode per five steps: shorter ones would make the log larger than all else
             if self.episodes_in_update <= math.ceil(self.batch_size / 5):
                 self.writer.add_scalar("charts/episodic_return", episode_return, self.global_step)
                 self.writer.add_scalar("charts/episodic_length", final_info["episode"]["l"][i], self.global_step)
@@ -1066,7 +1077,7 @@ class Worker(gym.Wrapper):
         # Its errors are seen in the process of the run, which makes environment 0 before the workers do.
         super().__init__(make())
         if not self.is_in_worker:
-            # Ends gymnasium's log: AsyncVectorEnv would log each worker's traceback, too, and fail at a "%" in it.
+            # Silences gymnasium's log: AsyncVectorEnv would log each worker's traceback, too, and fail at a "%" in it.
             gym.logger.min_level = gym.logger.ERROR + 1
 
     def reset(self, *, seed=None, options=None):

@@ -328,7 +328,8 @@ def gae(rewards, values, dones, next_value, next_done, gamma, gae_lambda):
     """[core 5] Generalized advantage estimation in numpy: the advantages, float32 [M, N] (ppo2/runner.py).
 
     rewards, values: float32 [M, N]; dones: bool [M, N]; dones[t] is true where an episode ended in step t - 1, and
-    dones[0] is not used. next_value, next_done: float32 and bool [N], the same of the observation after the last step.
+    dones[0] is not used. next_value: float32 [N], of the observation after the last step. next_done: bool [N], true
+    where an episode ended in the last step.
     """
     next_values = np.append(values[1:], [next_value], axis=0)
     next_dones = np.append(dones[1:], [next_done], axis=0)
@@ -764,6 +765,7 @@ class Run:
         self.count_updates()
         self.started = False
         self.stopping = False
+        self.complete = False
         self.exit_status = 0
         self.episodes_in_update = 0
 
@@ -865,8 +867,10 @@ class Run:
 
     def stop(self, number, frame):
         """Ends the run: at once if it has not started, else after the update. The same signal again ends it at once."""
-        self.exit_status = 128 + number
         signal.signal(number, signal.SIG_DFL)
+        if self.complete:
+            return  # only the environments are left to close
+        self.exit_status = 128 + number
         if not self.started:
             sys.exit(self.exit_status)
         if not self.stopping:
@@ -900,6 +904,7 @@ class Run:
                     break
         # The loop was run at least once: count_updates() ends the program where no update is left.
         if last:
+            self.complete = True
             self.exit_status = 0  # the run is complete, even if a signal came in its last update
         hint = f"python enjoy.py {self.folder} plays" if last else f"--resume {self.folder} continues"
         print(f"saved {checkpoint_files(self.folder)[-1]}; {hint}", flush=True)
@@ -912,7 +917,7 @@ class Run:
             episode_return = float(final_info["episode"]["r"][i])
             self.returns = [*self.returns[-99:], episode_return]
             self.episodes_in_update += 1
-            # at most one episode for five steps: shorter ones would make the log larger than all else
+            # at most one episode per five steps: shorter ones would make the log larger than all else
             if self.episodes_in_update <= math.ceil(self.batch_size / 5):
                 self.writer.add_scalar("charts/episodic_return", episode_return, self.global_step)
                 self.writer.add_scalar("charts/episodic_length", final_info["episode"]["l"][i], self.global_step)
@@ -1004,7 +1009,7 @@ class Worker(gym.Wrapper):
         # Its errors are seen in the process of the run, which makes environment 0 before the workers do.
         super().__init__(make())
         if not self.is_in_worker:
-            # Ends gymnasium's log: AsyncVectorEnv would log each worker's traceback, too, and fail at a "%" in it.
+            # Silences gymnasium's log: AsyncVectorEnv would log each worker's traceback, too, and fail at a "%" in it.
             gym.logger.min_level = gym.logger.ERROR + 1
 
     def reset(self, *, seed=None, options=None):

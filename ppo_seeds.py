@@ -162,7 +162,7 @@ def has_images(space):
 
 
 def can_be_flattened(space):
-    """Whether a space has a fixed number of values; false for a space of one's own that does not say."""
+    """Whether a space has a fixed number of values; false for a custom space that does not say."""
     try:
         return space.is_np_flattenable
     except NotImplementedError:
@@ -323,7 +323,8 @@ def gae(rewards, values, dones, next_value, next_done, gamma, gae_lambda):
     """[core 5] Generalized advantage estimation in numpy: the advantages, float32 [M, N] (ppo2/runner.py).
 
     rewards, values: float32 [M, N]; dones: bool [M, N]; dones[t] is true where an episode ended in step t - 1, and
-    dones[0] is not used. next_value, next_done: float32 and bool [N], the same of the observation after the last step.
+    dones[0] is not used. next_value: float32 [N], of the observation after the last step. next_done: bool [N], true
+    where an episode ended in the last step.
     """
     next_values = np.append(values[1:], [next_value], axis=0)
     next_dones = np.append(dones[1:], [next_done], axis=0)
@@ -382,7 +383,7 @@ def ppo_loss(agent, minibatch, args):
 
 
 class Adam:
-    """[core 3] The state of Adam: running means of the gradient and of its square, each one row for an agent [seeds 1].
+    """[core 3] The state of Adam: running means of the gradient and of its square, a row per agent [seeds 1].
 
     adam_step() takes the steps. It is a function, so that torch.compile can compile it together with the gradient.
     torch.optim.Adam would add epsilon after the bias correction; TensorFlow adds it before."""
@@ -416,12 +417,11 @@ class Adam:
             tensor.copy_(state[name])
 
 
-# [seeds 1] The gradients of S agents come as rows, [S, P], and their learning rates as [S, 1].
 @torch.no_grad()
 def adam_step(optimizer, gradient, learning_rate):
     """[core 3] Takes a step of Adam as TensorFlow does: epsilon is 1e-5, and is added before the bias correction.
 
-    gradient: of all parameters, in one vector."""
+    gradient: of all parameters, [seeds 1] a row per agent, [S, P]. learning_rate: [S, 1] or [1, 1]."""
     optimizer.steps += 1
     bias_correction = torch.sqrt(1 - 0.999**optimizer.steps) / (1 - 0.9**optimizer.steps)
     optimizer.mean.lerp_(gradient, 1 - 0.9)
@@ -447,7 +447,10 @@ class AdamOfAgent(Adam):
         parts = {}
         for name, part in self.optimizer.split(rows).items():
             view = part[self.k]
-            parts[name] = view.mT if name.endswith(".weight") else view.view_as(self.agent.get_parameter(name))
+            if name.endswith(".weight"):
+                parts[name] = view.mT  # StackedLinear keeps its weights as [inputs, outputs]
+            else:
+                parts[name] = view.view_as(self.agent.get_parameter(name))  # and its biases with one axis more
         return parts
 
 
@@ -478,14 +481,18 @@ def losses_of_agents(agent, minibatch, args):
 
     def loss_of_one(outputs, values, minibatch, options):
         policy = Categorical(**outputs)
-        return ppo_loss(lambda obs: (policy, values), minibatch, dataclasses.replace(args, **options))
+
+        def computed(obs):  # in place of the agent, whose outputs are there already
+            return policy, values
+
+        return ppo_loss(computed, minibatch, dataclasses.replace(args, **options))
 
     # What the distribution is made of, as vmap() takes tensors alone. The log_softmax of logits that are normalized
     # changes them by no more than rounding.
     outputs = {"logits": policy.logits}
     if len(values) > 1:
         return torch.vmap(loss_of_one)(outputs, values, minibatch, options)
-    # [speed] A single agent does without vmap, which doubles the time of the loss.
+    # [speed] A single agent does without vmap, which would double the time of the loss.
     outputs = {name: output[0] for name, output in outputs.items()}
     minibatch = {name: column[0] for name, column in minibatch.items()}
     loss, stats = loss_of_one(outputs, values[0], minibatch, options)
@@ -499,7 +506,7 @@ def gradient_step(agent, optimizer, minibatch, args):
     # The gradient of the sum has each agent's own gradient, as no other loss depends on the agent's parameters.
     # materialize_grads: zeros for what the losses do not use
     gradients = torch.autograd.grad(losses.sum(), parameters, materialize_grads=True)
-    gradient = torch.cat([part.flatten(1) for part in gradients], dim=1)  # [seeds 1] one row for an agent, [S, P]
+    gradient = torch.cat([part.flatten(1) for part in gradients], dim=1)  # [seeds 1] a row per agent, [S, P]
 
     # [core 11] global gradient clipping, [seeds 1] of each agent by its own norm
     stats["grad_norm"] = gradient.norm(dim=1)
@@ -519,13 +526,13 @@ def check_batch(agent, batch, args):
         if column.shape[1] != size:  # [seeds 1]
             sys.exit(f"error: {name} must have a row for each of the rollout's {size} steps, and has the shape {shape}")
         if name in ("logprobs", "values") and column.ndim != 2:  # [seeds 1]
-            sys.exit(f"error: {name} must be one number for each observation, [S, B], and have the shape {shape}")
+            sys.exit(f"error: {name} has the shape {shape}, and must be [S, B], one number for each observation")
     last = {name: column[:, -args.num_envs :] for name, column in batch.items()}
-    acted = agent.get_policy(last["obs"]).log_prob(last["actions"])
+    logprobs = agent.get_policy(last["obs"]).log_prob(last["actions"])
     rounding = 1e-2 if args.tf32 else 1e-4
-    if not torch.allclose(acted, last["logprobs"], atol=rounding, equal_nan=True):
-        hint = "forward() must have the policy of get_policy(), without dropout or batch normalization"
-        sys.exit(f"error: actions had other probabilities in the rollout than after it; {hint}")
+    if not torch.allclose(logprobs, last["logprobs"], atol=rounding, equal_nan=True):
+        hint = "they must have the same policy, without dropout or batch normalization"
+        sys.exit(f"error: get_policy() and forward() give different probabilities to the same actions; {hint}")
 
 
 def floats_as_tensors(args):
@@ -608,7 +615,7 @@ def train(args, run):
         take_step = torch.compile(gradient_step)
     # Pass here, by name, what a resume must restore: objects with state_dict() and load_state_dict(). A run that is
     # resumed must have the same names, and the same keys in each state_dict().
-    # [seeds 1] one of each part for an agent
+    # [seeds 1] one of each part per agent
     saved_agents = [Cloned(own_agent) for own_agent in agents]
     saved_optimizers = [Cloned(AdamOfAgent(optimizer, own_agent, k)) for k, own_agent in enumerate(agents)]
     run.start(device, agent=saved_agents, optimizer=saved_optimizers)
@@ -623,8 +630,8 @@ def train(args, run):
     next_done = np.zeros(envs.num_envs, dtype=bool)  # before the first step, no episode has ended
 
     for update in run.updates():  # which also saves checkpoints between updates, and ends a run that is stopped
-        # [core 4] annealing of the learning rate, and [aux 1] of the clip range; [seeds 1] where agents have several
-        # values, they are tensors [S]
+        # [core 4] annealing of the learning rate, and [aux 1] of the clip range; [seeds 1] each a tensor [S] where the
+        # agents' values differ
         remaining = 1.0 - (update - 1.0) / run.num_updates  # from 1 to 1 / num_updates
         learning_rate = joined_args.learning_rate * (remaining if args.anneal_lr else 1.0)
         clip_coef = joined_args.clip_coef * (remaining if args.anneal_clip else 1.0)
@@ -897,6 +904,7 @@ class Run:
         self.count_updates()
         self.started = False
         self.stopping = False
+        self.complete = False
         self.exit_status = 0
         self.episodes_in_update = 0
 
@@ -998,8 +1006,10 @@ class Run:
 
     def stop(self, number, frame):
         """Ends the run: at once if it has not started, else after the update. The same signal again ends it at once."""
-        self.exit_status = 128 + number
         signal.signal(number, signal.SIG_DFL)
+        if self.complete:
+            return  # only the environments are left to close
+        self.exit_status = 128 + number
         if not self.started:
             sys.exit(self.exit_status)
         if not self.stopping:
@@ -1033,6 +1043,7 @@ class Run:
                     break
         # The loop was run at least once: count_updates() ends the program where no update is left.
         if last:
+            self.complete = True
             self.exit_status = 0  # the run is complete, even if a signal came in its last update
         hint = f"python enjoy.py {self.folder} plays" if last else f"--resume {self.folder} continues"
         print(f"saved {checkpoint_files(self.folder)[-1]}; {hint}", flush=True)
@@ -1045,7 +1056,7 @@ class Run:
             episode_return = float(final_info["episode"]["r"][i])
             self.returns = [*self.returns[-99:], episode_return]
             self.episodes_in_update += 1
-            # at most one episode for five steps: shorter ones would make the log larger than all else
+            # at most one episode per five steps: shorter ones would make the log larger than all else
             if self.episodes_in_update <= math.ceil(self.batch_size / 5):
                 self.writer.add_scalar("charts/episodic_return", episode_return, self.global_step)
                 self.writer.add_scalar("charts/episodic_length", final_info["episode"]["l"][i], self.global_step)
@@ -1137,7 +1148,7 @@ class Worker(gym.Wrapper):
         # Its errors are seen in the process of the run, which makes environment 0 before the workers do.
         super().__init__(make())
         if not self.is_in_worker:
-            # Ends gymnasium's log: AsyncVectorEnv would log each worker's traceback, too, and fail at a "%" in it.
+            # Silences gymnasium's log: AsyncVectorEnv would log each worker's traceback, too, and fail at a "%" in it.
             gym.logger.min_level = gym.logger.ERROR + 1
 
     def reset(self, *, seed=None, options=None):
@@ -1206,10 +1217,12 @@ class Runs(Run):
         self.global_step = first.global_step
         self.updates_done = first.updates_done
         self.num_updates = first.num_updates
-        # the runs of agents whose loss was not finite: updated like the others, but neither logged nor saved
+        # the runs of agents whose loss or gradient norm was not finite: updated like the others, but neither logged nor
+        # saved
         self.failed = []
         self.started = False
         self.stopping = False
+        self.complete = False
         self.exit_status = 0
         print_table(self.args_of_agents)
 
@@ -1253,6 +1266,7 @@ class Runs(Run):
                 if stopping:
                     break
         if last:
+            self.complete = True
             self.exit_status = 0  # the runs are complete, even if a signal came in their last update
         for _, run in self.running():
             print(f"saved {checkpoint_files(run.folder)[-1]}", flush=True)
@@ -1274,7 +1288,7 @@ class Runs(Run):
             run.log_step({"final_info": {"_episode": final_info["_episode"][rows], "episode": episode}})
 
     def log_update(self, scalars):
-        """Logs the scalars, {name: tensor [S]}. An agent whose loss is not finite is named.
+        """Logs the scalars, {name: tensor [S]}. An agent whose loss or gradient norm is not finite is named.
 
         From then on it is neither logged nor saved."""
         of_agents = {name: tensor.tolist() for name, tensor in scalars.items()}
@@ -1294,7 +1308,7 @@ def combinations(args):
 
     Agents that differ in the seed alone follow each other."""
     values = {}
-    for name in reversed(OPTIONS_OF_AGENTS):  # the last changes fastest, which is the seed
+    for name in reversed(OPTIONS_OF_AGENTS):  # product() below changes its last factor fastest: it must be the seed
         value = getattr(args, name)
         values[name] = value if isinstance(value, tuple) else (value,)
         if not values[name]:
@@ -1302,8 +1316,8 @@ def combinations(args):
         if len(values[name]) != len(set(values[name])):
             sys.exit(f"error: --{name.replace('_', '-')} needs values that differ from each other")
     several = [name for name in values if len(values[name]) > 1]
-    if args.resume is not None and several not in ([], ["resume"]):
-        changed = " and ".join(f"--{name.replace('_', '-')}" for name in several if name != "resume")
+    changed = " and ".join(f"--{name.replace('_', '-')}" for name in several if name != "resume")
+    if args.resume is not None and changed:
         sys.exit(f"error: with --resume, {changed} takes a single value, which then holds for all agents")
     if several and args.track:
         sys.exit("error: Weights & Biases takes one run of a process; --track needs a single agent")
@@ -1327,9 +1341,12 @@ def check_same(run, first):
     if differing:
         hint = "an option on the command line holds for all agents"
         sys.exit(f"error: {first.args.resume} and {run.args.resume} differ in {', '.join(differing)}; {hint}")
-    if (run.global_step, run.first_step) != (first.global_step, first.first_step):
+    if run.global_step != first.global_step:
         steps = f"{first.args.resume} is at step {first.global_step}, {run.args.resume} at step {run.global_step}"
         sys.exit(f"error: {steps}")
+    if run.first_step != first.first_step:
+        steps = f"{first.args.resume} began at step {first.first_step}, {run.args.resume} at step {run.first_step}"
+        sys.exit(f"error: {steps}, so their learning rates fall in different ways")
 
 
 def check_steps(runs):

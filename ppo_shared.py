@@ -151,7 +151,7 @@ def has_images(space):
 
 
 def can_be_flattened(space):
-    """Whether a space has a fixed number of values; false for a space of one's own that does not say."""
+    """Whether a space has a fixed number of values; false for a custom space that does not say."""
     try:
         return space.is_np_flattenable
     except NotImplementedError:
@@ -272,7 +272,8 @@ def gae(rewards, values, dones, next_value, next_done, gamma, gae_lambda):
     """[core 5] Generalized advantage estimation in numpy: the advantages, float32 [M, N] (ppo2/runner.py).
 
     rewards, values: float32 [M, N]; dones: bool [M, N]; dones[t] is true where an episode ended in step t - 1, and
-    dones[0] is not used. next_value, next_done: float32 and bool [N], the same of the observation after the last step.
+    dones[0] is not used. next_value: float32 [N], of the observation after the last step. next_done: bool [N], true
+    where an episode ended in the last step.
     """
     next_values = np.append(values[1:], [next_value], axis=0)
     next_dones = np.append(dones[1:], [next_done], axis=0)
@@ -402,13 +403,13 @@ def check_batch(agent, batch, args):
         if len(column) != size:
             sys.exit(f"error: {name} must have a row for each of the rollout's {size} steps, and has the shape {shape}")
         if name in ("logprobs", "values") and column.ndim != 1:
-            sys.exit(f"error: {name} must be one number for each observation, [B], and have the shape {shape}")
+            sys.exit(f"error: {name} has the shape {shape}, and must be [B], one number for each observation")
     last = {name: column[-args.num_envs :] for name, column in batch.items()}
-    acted = agent.get_policy(last["obs"]).log_prob(last["actions"])
+    logprobs = agent.get_policy(last["obs"]).log_prob(last["actions"])
     rounding = 1e-2 if args.tf32 else 1e-4
-    if not torch.allclose(acted, last["logprobs"], atol=rounding, equal_nan=True):
-        hint = "forward() must have the policy of get_policy(), without dropout or batch normalization"
-        sys.exit(f"error: actions had other probabilities in the rollout than after it; {hint}")
+    if not torch.allclose(logprobs, last["logprobs"], atol=rounding, equal_nan=True):
+        hint = "they must have the same policy, without dropout or batch normalization"
+        sys.exit(f"error: get_policy() and forward() give different probabilities to the same actions; {hint}")
 
 
 def floats_as_tensors(args):
@@ -717,6 +718,7 @@ class Run:
         self.count_updates()
         self.started = False
         self.stopping = False
+        self.complete = False
         self.exit_status = 0
         self.episodes_in_update = 0
 
@@ -818,8 +820,10 @@ class Run:
 
     def stop(self, number, frame):
         """Ends the run: at once if it has not started, else after the update. The same signal again ends it at once."""
-        self.exit_status = 128 + number
         signal.signal(number, signal.SIG_DFL)
+        if self.complete:
+            return  # only the environments are left to close
+        self.exit_status = 128 + number
         if not self.started:
             sys.exit(self.exit_status)
         if not self.stopping:
@@ -853,6 +857,7 @@ class Run:
                     break
         # The loop was run at least once: count_updates() ends the program where no update is left.
         if last:
+            self.complete = True
             self.exit_status = 0  # the run is complete, even if a signal came in its last update
         hint = f"python enjoy.py {self.folder} plays" if last else f"--resume {self.folder} continues"
         print(f"saved {checkpoint_files(self.folder)[-1]}; {hint}", flush=True)
@@ -865,7 +870,7 @@ class Run:
             episode_return = float(final_info["episode"]["r"][i])
             self.returns = [*self.returns[-99:], episode_return]
             self.episodes_in_update += 1
-            # at most one episode for five steps: shorter ones would make the log larger than all else
+            # at most one episode per five steps: shorter ones would make the log larger than all else
             if self.episodes_in_update <= math.ceil(self.batch_size / 5):
                 self.writer.add_scalar("charts/episodic_return", episode_return, self.global_step)
                 self.writer.add_scalar("charts/episodic_length", final_info["episode"]["l"][i], self.global_step)
@@ -957,7 +962,7 @@ class Worker(gym.Wrapper):
         # Its errors are seen in the process of the run, which makes environment 0 before the workers do.
         super().__init__(make())
         if not self.is_in_worker:
-            # Ends gymnasium's log: AsyncVectorEnv would log each worker's traceback, too, and fail at a "%" in it.
+            # Silences gymnasium's log: AsyncVectorEnv would log each worker's traceback, too, and fail at a "%" in it.
             gym.logger.min_level = gym.logger.ERROR + 1
 
     def reset(self, *, seed=None, options=None):

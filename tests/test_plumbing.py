@@ -496,6 +496,20 @@ def test_a_signal_in_the_last_update_leaves_a_complete_run(tmp_path):
     assert end.value.code == 128 + signal.SIGTERM
 
 
+def test_a_signal_after_the_last_update_changes_nothing(tmp_path, capfd):
+    """The environments may take long to close."""
+    make_envs = ppo.make_envs
+
+    def with_slow_close(args, folder=None):
+        envs = make_envs(args, folder)
+        envs.close = lambda: os.kill(os.getpid(), signal.SIGTERM)
+        return envs
+
+    with patched((ppo, "make_envs", with_slow_close)):
+        assert checkpoints(train(CLOCK, tmp_path))[-1] == 384
+    assert "stopping after this update" not in capfd.readouterr().err
+
+
 # A program for another process: ppo.py, whose workers begin as on Windows, and inherit no handlers of signals
 SPAWNED = """
 import sys, ppo

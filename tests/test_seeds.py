@@ -379,6 +379,10 @@ def test_runs_that_cannot_go_on_side_by_side(tmp_path):
         train_agents(f"--resume {one} {longer} --total-timesteps 640", tmp_path)
     with pytest.raises(SystemExit, match=f"{one} and {other} differ in max_grad_norm"):
         train_agents(f"--resume {one} {other} --total-timesteps 640", tmp_path)
+    first = max(one.glob("checkpoint_*"))
+    [later] = train_agents(f"--resume {first} --total-timesteps 256", tmp_path)
+    with pytest.raises(SystemExit, match="began at step 0, .* at step 128, so their learning rates"):
+        train_agents(f"--resume {longer} {later} --total-timesteps 640", tmp_path)
 
 
 def test_runs_that_have_taken_other_numbers_of_steps_of_adam(tmp_path):
