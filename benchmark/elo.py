@@ -1,4 +1,4 @@
-"""Rates the checkpoints of a self-play run: all of them and a random player play each other. Ratings are like Elo's.
+"""Rates checkpoints of a self-play run: some of them and a random player play each other. Ratings are like Elo's.
 
     python -m benchmark.elo runs/FOLDER
 
