@@ -199,9 +199,12 @@ def describe_ours(run_folder, about):
     for name in args.keys() - NOT_OPTIONS:
         if name not in defaults or args[name] != defaults[name]:
             options[name] = args[name]
-    for name, ((_, first), *later) in changes.items():
-        values = [str(first), *(f"from step {step} {value}" for step, value in later)]
-        options[name] = ", ".join(values)
+    for name, values in changes.items():
+        _, first = values[0]
+        texts = [str(first)]
+        for step, value in values[1:]:
+            texts.append(f"from step {step} {value}")
+        options[name] = ", ".join(texts)
 
     more = {
         "script": script,

@@ -245,10 +245,11 @@ def score_cells(experiment):
 def first_score_cells(experiments):
     """{script: {column: text}}, of the first finished experiment with default options in the report's order.
 
-    Where a script has none, it is that of its first experiment."""
+    Where a script has none, it is that of its first finished experiment, or else of its first one."""
     cells_by_script = {"ppo_selfplay": SELF_PLAY}
-    defaults = [experiment for experiment in experiments if experiment.finished and not experiment.has_options]
-    for experiment in [*defaults, *experiments]:
+    finished = [experiment for experiment in experiments if experiment.finished]
+    defaults = [experiment for experiment in finished if not experiment.has_options]
+    for experiment in [*defaults, *finished, *experiments]:
         cells_by_script.setdefault(experiment.script, score_cells(experiment))
     return cells_by_script
 

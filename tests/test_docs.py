@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections import Counter
 from html.parser import HTMLParser
+from types import SimpleNamespace
 
 import pytest
 from script_table import ROOT, TEXTS
@@ -46,6 +47,24 @@ def test_the_table_of_scripts():
     assert set(found) == set(parents) and diffs.size("ppo_shared", "ppo")[0] > 0
     for name, row in found.items():
         assert row.parent == (parents[name].parent or "") and set(row.own) == parents[name].marks
+
+
+def test_the_score_of_a_script(monkeypatch):
+    """It is that of a whole run, with the default options if there is one."""
+    monkeypatch.setattr(diffs, "score_cells", lambda experiment: experiment.name)
+    experiments = [
+        SimpleNamespace(script=script, name=name, finished=finished, has_options=has_options)
+        for script, name, finished, has_options in [
+            ("a", "stopped", False, False),
+            ("a", "with options", True, True),
+            ("a", "default", True, False),
+            ("b", "stopped", False, False),
+            ("b", "with options", True, True),
+            ("c", "stopped", False, True),
+        ]
+    ]
+    cells = diffs.first_score_cells(experiments)
+    assert [cells[script] for script in "abc"] == ["default", "with options", "stopped"]
 
 
 def test_the_table_of_hyperparameters(tmp_path):
