@@ -14,7 +14,7 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 
-from benchmark import aggregate, equal_steps, time_to_score
+from benchmark import aggregate, equal_steps, procgen, time_to_score
 from benchmark.curves import COLORS, GRAY, plot, write_picture
 from benchmark.experiments import experiments_of
 from benchmark.random_play import read_random
@@ -100,6 +100,11 @@ def equal_steps_table(experiments):
     """The lines of a table in Markdown of the scores after equal steps beside ppo2."""
     lines = table_head(equal_steps.NAMES)
     return lines + [table_row(equal_steps.cells(*row)) for row in equal_steps.rows(experiments)]
+
+
+def procgen_table(experiments, results):
+    """The lines of a table in Markdown of the scores on Procgen beside published runs of ppo2."""
+    return table_head(procgen.NAMES) + [table_row(cells) for cells in procgen.rows(experiments, results)]
 
 
 def read_games(results):
@@ -218,8 +223,9 @@ def worlds_table(results, root=""):
 
 
 def with_scores(text, experiments, results, root=""):
-    """A text with the tables between its marks: all scores, those after equal steps, the tuned settings of the tasks
-    that the mark names, what sums up all tuned settings, the time to a score, and tuned settings of other worlds.
+    """A text with the tables between its marks: all scores, those after equal steps on Atari and on Procgen, the tuned
+    settings of the tasks that the mark names, what sums up all tuned settings, the time to a score, and tuned settings
+    of other worlds.
 
     `root` is the way from the text's folder to the root of the checkout, for links."""
 
@@ -229,6 +235,8 @@ def with_scores(text, experiments, results, root=""):
             lines = score_table(experiments)
         elif name == "equal steps":
             lines = equal_steps_table(experiments)
+        elif name == "procgen":
+            lines = procgen_table(experiments, results)
         elif name == "tuned":
             lines = tuned_table(results, tasks.split(), root)
         elif name == "aggregate":
@@ -240,7 +248,7 @@ def with_scores(text, experiments, results, root=""):
         return "\n".join([begin, *lines, end])
 
     # from <!-- NAME --> or <!-- tuned TASK ... --> to <!-- /NAME -->, over several lines
-    names = "scores|equal steps|tuned|aggregate|time to a score|worlds"
+    names = "scores|equal steps|procgen|tuned|aggregate|time to a score|worlds"
     return re.sub(rf"(?s)(<!-- ({names})(.*?) -->).*?(<!-- /\2 -->)", section, text)
 
 
@@ -279,6 +287,9 @@ def picture(experiments, path):
                 line = {"color": COLORS["ppo2"], "linestyle": "--", "linewidth": 1.2}
                 mean, _ = experiment.published
                 axes.axhline(mean, **line, label="ppo2, published")
+            if experiment.script == "ppo_procgen":
+                curve = procgen.published_mean(RESULTS, experiment.env_id, experiment.most_steps)
+                axes.plot(*curve, color=COLORS["ppo2"], linewidth=1.6, label="ppo2, published")
             words = [f"{experiment.script}.py", *experiment.words_without("total_timesteps")]
             title = textwrap.fill(f"{' '.join(words)}, {experiment.steps_text}", 40)
             axes.set_title(f"{experiment.env_id}\n{title}", linespacing=1.3)

@@ -31,6 +31,7 @@ from benchmark import (
     equal_steps,
     experiments,
     games,
+    procgen,
     report,
     results,
     scores,
@@ -707,6 +708,30 @@ def test_equal_steps_beside_stopped_runs():
     assert {line.split(": ")[1] for line in experiments.left_out(found, of_game) if line.startswith("ppo2")} == {
         "it was stopped at 500,000 of 9,999,360 steps, and is compared at equal steps"
     }
+
+
+def test_procgen_beside_published_curves(tmp_path):
+    """At the end of the same update, of the last 100 episodes; of each seed the run that came furthest counts."""
+    (tmp_path / "published").mkdir()
+    lines = [f"{run},{step},{run + step / 98_304}" for run in (0, 1) for step in range(16_384, 262_145, 16_384)]
+    (tmp_path / "published/starpilot.csv").write_text("\n".join(["run,step,return", *lines, ""]))
+
+    def experiment(env_id, options, *runs):
+        runs = [run._replace(about=run.about | {"seed": seed}) for seed, run in enumerate(runs)]
+        return experiments.Experiment("ppo_procgen", env_id, options, runs, [])
+
+    found = [
+        experiment("bigfish", {}, stopped_run(300_000, 7.0)),  # has no published curves
+        experiment("starpilot", {"bf16": True}, stopped_run(98_400, 2.0), stopped_run(300_000, 4.0)),
+        experiment("starpilot", {"total_timesteps": 300_000}, stopped_run(300_000, 3.0)),
+        experiment("starpilot", {"num_envs": 32}, stopped_run(300_000, 9.0)),
+    ]
+    first, second = procgen.rows(found, tmp_path)  # after 98,304 and 245,760 steps
+    difference = scores.compare([3.0, 4.0], [1.0, 2.0]).text(3.5)
+    assert first == ["starpilot", "98k", "3.50 ± 0.71 (2)", "1.50 ± 0.71 (2)", difference]
+    assert second[1:4] == ["246k", "4.50 ± 0.71 (2)", "3.00 ± 0.71 (2)"]
+    steps, returns = procgen.published_mean(tmp_path, "starpilot", 100_000)
+    assert steps[-1] == 98_304 and len(steps) == 6 and returns[-1] == 1.5
 
 
 def test_tuned_tasks_have_their_intervals(tmp_path):

@@ -1,0 +1,88 @@
+"""Compares runs of Procgen with runs of ppo2 that the authors of Procgen published, after equal steps.
+
+The published runs have the defaults of ppo_procgen.py; benchmark/results/README.md says where they come from. The
+learning rate and the clip range are constant in them, so a run is also the first part of every longer one.
+"""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+
+from benchmark.curves import last_100
+from benchmark.scores import compare, mean_and_deviation, short_steps, with_count
+
+STEPS = (98_304, 245_760, 491_520, 999_424, 1_998_848)  # after 6, 15, 30, 61 and 122 updates
+# The options that our runs may have: they change the length or the speed of a run
+SAME_IDEA = {"total_timesteps", "bf16"}
+NAMES = ["environment", "after", "ours (runs)", "`ppo2`, published (runs)", "difference"]
+
+
+def read_published(results, env_id):
+    """The published runs of a game, [(steps, returns), ...], each with two float64 [updates].
+
+    A return is the mean over the last 100 episodes at the end of an update. The list is empty where there is no file.
+    """
+    path = Path(results, "published", f"{env_id}.csv")
+    if not path.exists():
+        return []
+    rows_by_run = {}
+    with path.open() as file:
+        for row in csv.DictReader(file):
+            rows_by_run.setdefault(row["run"], []).append((float(row["step"]), float(row["return"])))
+    return [tuple(np.array(rows).T) for rows in rows_by_run.values()]
+
+
+def our_runs(experiments, env_id):
+    """Our runs of a game that are comparable, [Run, ...]: of each seed the one with the most steps."""
+    longest = {}
+    for experiment in experiments:
+        is_of_game = experiment.script == "ppo_procgen" and experiment.env_id == env_id
+        if not is_of_game or not experiment.options.keys() <= SAME_IDEA:
+            continue
+        for run in experiment.ours:
+            seed = run.about["seed"]
+            if seed not in longest or run.about["steps"] > longest[seed].about["steps"]:
+                longest[seed] = run
+    return list(longest.values())
+
+
+def our_scores(runs, step):
+    """The scores of the runs that came so far, float64 [runs]: the mean return of the last 100 episodes then."""
+    values = []
+    for run in runs:
+        ended = run.episodes["step"] <= step
+        if run.updates["step"][-1] >= step and ended.any():
+            values.append(last_100(run.episodes, "return")[ended][-1])
+    return np.array(values)
+
+
+def published_scores(published, step):
+    """The scores after a step of the published runs that came so far, float64 [runs]."""
+    return np.array([returns[steps <= step][-1] for steps, returns in published if steps[-1] >= step])
+
+
+def rows(experiments, results):
+    """The rows of the table, [[cell, ...], ...]; the last cell is our mean minus that of ppo2, with Welch's interval.
+
+    A row needs runs on both sides."""
+    cells = []
+    for env_id in sorted({experiment.env_id for experiment in experiments if experiment.script == "ppo_procgen"}):
+        runs = our_runs(experiments, env_id)
+        published = read_published(results, env_id)
+        for step in STEPS:
+            ours = our_scores(runs, step)
+            theirs = published_scores(published, step)
+            if len(ours) and len(theirs):
+                sides = [with_count(mean_and_deviation(values), values) for values in (ours, theirs)]
+                difference = compare(ours, theirs).text(max(ours.mean(), theirs.mean(), key=abs))
+                cells.append([env_id, short_steps(step), *sides, difference])
+    return cells
+
+
+def published_mean(results, env_id, last):
+    """(steps, returns) up to the step `last`, both float64 [updates]: the mean over the published runs of a game."""
+    published = read_published(results, env_id)
+    steps = published[0][0]
+    inside = steps <= last
+    return steps[inside], np.mean([returns[inside] for _, returns in published], axis=0)
