@@ -282,7 +282,8 @@ def picture(experiments, path):
     def draw(figure):
         for i, experiment in enumerate(panels):
             axes = figure.add_subplot(rows, 3, i + 1)
-            plot(axes, sides_of(experiment))
+            # A mean reaches as far as the shortest run, so a run that stopped early would cut the curve.
+            plot(axes, sides_of(experiment._replace(ours=experiment.scored_runs)))
             if experiment.published is not None and not experiment.ppo2:
                 line = {"color": COLORS["ppo2"], "linestyle": "--", "linewidth": 1.2}
                 mean, _ = experiment.published
