@@ -201,10 +201,10 @@ def describe_ours(run_folder, about):
             options[name] = args[name]
     for name, values in changes.items():
         _, first = values[0]
-        texts = [str(first)]
+        words = [str(first)]
         for step, value in values[1:]:
-            texts.append(f"from step {step} {value}")
-        options[name] = ", ".join(texts)
+            words.append(f"from step {step} {value}")
+        options[name] = ", ".join(words)
 
     more = {
         "script": script,

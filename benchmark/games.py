@@ -3,6 +3,7 @@
     python -m benchmark.games runs/*__*
 
 Without runs it reads rows from its input, as sb3.py prints them. A row replaces that of the same task, seed and `who`.
+Runs that are broken or not finished are named and left out.
 The threshold_step is that of the first update after which the last 100 episodes of training reached the task's
 reward_threshold. The minutes are those of training, measured by the clock; sb3.py counts processor time.
 """
@@ -46,9 +47,12 @@ def threshold_step(run, threshold):
 
 
 def row_of(folder, who):
-    """The row of a run: what its results say, and the returns of 100 games."""
+    """The row of a run: what its results say, and the returns of 100 games. Raises Broken where it is not finished."""
     run = collect.gathered(folder)
     about = run.about
+    if not run.finished:
+        raise collect.Broken(f"stopped at {about['steps']:,} of {about['steps_wanted']:,} steps")
+    spec = gym.registry.get(about["env_id"])  # None for environments of other libraries
     with contextlib.redirect_stdout(None):
         returns = enjoy.enjoy(enjoy.Args(folder, episodes=100, greedy=True, seed=1000 * about["seed"]))
     return about | {
@@ -57,8 +61,44 @@ def row_of(folder, who):
         "mean": round(np.mean(returns), 2),
         "std": round(np.std(returns), 2),
         "minutes": round(run.updates["seconds"][-1] / 60, 2),
-        "threshold_step": threshold_step(run, gym.spec(about["env_id"]).reward_threshold),
+        "threshold_step": threshold_step(run, spec.reward_threshold if spec else None),
     }
+
+
+def rows_of(folders, who):
+    """Yields the rows of runs; names those that have none. Ends the program where two are of the same task and seed."""
+    known = {}  # {(task, seed): folder of the run}
+    for folder in folders:
+        about, _ = collect.attempt(collect.describe, folder)
+        if about is None:
+            continue  # row_of() says why
+        key = about["env_id"], about["seed"]
+        if key in known:
+            sys.exit(f"error: {known[key]} and {folder} would have the same row; name the runs of one setting alone")
+        known[key] = folder
+    for folder in folders:
+        row, why = collect.attempt(row_of, folder, who)
+        if row is None:
+            print(f"left out: {why}", flush=True)
+        else:
+            yield row
+
+
+def add(row, table):
+    """Puts a row into the table, in the place of the one with the same task, seed and `who`."""
+    versions = row["versions"]
+    row["versions"] = " ".join(f"{name}=={versions[name]}" for name in PACKAGES if name in versions)
+    row["machine"] = machine_text(row.get("machine") or sweep.machine(1))
+    old = []
+    if table.exists():
+        with table.open() as file:
+            old = list(csv.DictReader(file))
+    rows = {(row["task"], row["who"], row["seed"]): row for row in old}
+    rows[row["task"], row["who"], str(row["seed"])] = row
+    with table.open("w") as file:
+        writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows.values())
 
 
 def main(
@@ -66,24 +106,9 @@ def main(
     who: str = "ours",
     table: Path = RESULTS / "tuned" / "games.csv",
 ):
-    if runs:
-        new = [row_of(run, who) for run in runs]
-    else:
-        new = [json.loads(line) for line in sys.stdin]
-    old = []
-    if table.exists():
-        with table.open() as file:
-            old = list(csv.DictReader(file))
-    rows = {(row["task"], row["who"], row["seed"]): row for row in old}
+    new = rows_of(runs, who) if runs else map(json.loads, sys.stdin)
     for row in new:
-        versions = row["versions"]
-        row["versions"] = " ".join(f"{name}=={versions[name]}" for name in PACKAGES if name in versions)
-        row["machine"] = machine_text(row.get("machine") or sweep.machine(1))
-        rows[row["task"], row["who"], str(row["seed"])] = row
-    with table.open("w") as file:
-        writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows.values())
+        add(row, table)  # after each, as a run takes minutes
 
 
 if __name__ == "__main__":

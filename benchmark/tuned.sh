@@ -3,9 +3,9 @@
 # To run a line in a shell, put python in front of it; where it names a recipe, apply that first:
 #     python -m recipes.apply normalization my_ppo.py
 # The last two lines need PettingZoo's packages: pip install pettingzoo mpe2
-# games.py makes the table: .venv/bin/python -m benchmark.games build/tuned/runs/*__*
+# games.py makes the table of the first twelve lines: .venv/bin/python -m benchmark.games build/tuned/runs/[A-Z]*__*
 cd "$(dirname "$0")/.." || exit
-export FOLDER="${FOLDER:-build/tuned}" RESULTS="${RESULTS:-benchmark/results/tuned}"
+export FOLDER="${FOLDER:-build/tuned}" RESULTS="${RESULTS-benchmark/results/tuned}"
 exec "${PYTHON:-.venv/bin/python}" -m benchmark.sweep "$@" <<END
 ppo.py + without/core-9 --env-id CartPole-v1 --total-timesteps 100000 --num-envs 8 --num-steps 64 --num-minibatches 2 --update-epochs 6 --learning-rate 5e-3 --gamma 0.98 --gae-lambda 0.8 --ent-coef 0 --vf-coef 1 --anneal-clip --bootstrap-truncated
 ppo.py + with/normalization --env-id Acrobot-v1 --total-timesteps 500000 --num-envs 16 --num-steps 128 --num-minibatches 16 --update-epochs 4 --learning-rate 2e-3 --gae-lambda 0.94 --ent-coef 0 --bootstrap-truncated

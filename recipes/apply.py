@@ -7,10 +7,11 @@ python -m recipes.apply core-9 my_ppo.py --script ppo_shared.py
 
 import argparse
 import difflib
+import shlex
 import sys
 from pathlib import Path
 
-from recipes.recipe import apply, read, recipes
+from recipes.recipe import ROOT, apply, read, recipes
 
 
 def find(name):
@@ -69,7 +70,10 @@ def main(words=None):
     for recipe in chosen:
         print(f"- {recipe.name}: {recipe.header['what']}")
     if not args.script:
-        print(f"try it: {chosen[0].header['command'].replace('my_ppo.py', str(args.copy))}")
+        command = chosen[0].header["command"].replace("my_ppo.py", shlex.quote(str(args.copy)))
+        if "recipes.environments" in command and args.copy.resolve().parent != ROOT:
+            command = f"PYTHONPATH={shlex.quote(str(ROOT))} {command}"  # the copy's folder has no package "recipes"
+        print(f"try it: {command}")
 
 
 if __name__ == "__main__":

@@ -43,7 +43,8 @@ def diff(script, before, after):
         Path(folder, script).write_text(before)
         run_git(folder, "add", script, environment=environment)
         Path(folder, script).write_text(after)
-        command = "diff", "--no-prefix", "--full-index", "-U2", script
+        # A user's git may be set to call another program, or to write colors.
+        command = "diff", "--no-ext-diff", "--no-color", "--no-prefix", "--full-index", "-U2", script
         return run_git(folder, *command, environment=environment)
 
 

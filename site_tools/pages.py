@@ -466,11 +466,15 @@ def write(output, results):
 def main():
     parser = argparse.ArgumentParser(prog="python -m site_tools.pages", description=__doc__.splitlines()[0])
     parser.add_argument("--results", type=Path, default=RESULTS, help="of the report")
-    parser.add_argument("--output", type=Path, default=ROOT / "site", help="a folder, which is replaced")
+    parser.add_argument("--output", type=Path, default=ROOT / "site", help="a folder; a site that is there is replaced")
     args = parser.parse_args()
     if not list(args.results.glob("*/*.json")):
         raise SystemExit(f"error: {args.results} holds no runs; python -m benchmark.collect puts them there")
-    shutil.rmtree(args.output, ignore_errors=True)
+    if args.output.exists():
+        is_site = (args.output / "index.html").exists() and (args.output / "style.css").exists()
+        if not is_site and any(args.output.iterdir()):
+            raise SystemExit(f"error: {args.output} holds something else than a site; name another folder")
+        shutil.rmtree(args.output)
     write(args.output, args.results)
     size = sum(file.stat().st_size for file in args.output.iterdir())
     print(f"{args.output / 'index.html'}: {size / 1e6:.1f} MB in all, open it in a browser")

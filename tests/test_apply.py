@@ -31,6 +31,19 @@ def test_it_needs_no_installed_package(tmp_path):
     assert "best.pt" in done.stdout  # what the recipe does
 
 
+def test_the_printed_command_can_be_typed(tmp_path, capsys):
+    """Also where the copy's path has a space, and where the environment is one of the checkout's recipes."""
+    folder = tmp_path / "my scripts"
+    folder.mkdir()
+    command.main(["privileged-critic", str(folder / "my_ppo.py")])
+    [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("try it: ")]
+    typed = line.removeprefix("try it: ").replace(" python ", f" {sys.executable} ")
+    done = subprocess.run(
+        f"{typed} --total-timesteps 512 --no-cuda", shell=True, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_command_applies_several_recipes_and_overwrites_nothing(tmp_path, monkeypatch, capsys):
     copy = tmp_path / "my.py"
     for _ in range(2):  # the same text may be written again

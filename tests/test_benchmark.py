@@ -490,6 +490,7 @@ def test_what_a_resume_changed(folder, tmp_path):
         with_about(run, f"run_{step:012}.json", args)
     about = collect.describe(run)
     assert about["options"] == {"gamma": "0.99, from step 1024 0.9", "total_timesteps": 2048}
+    assert "resumed" not in about  # the script's text stayed the same
     assert sweep.Ours("ppo.py", 2, tmp_path, "2048").run_folder() is None
 
 
@@ -801,7 +802,7 @@ def test_scores_of_all_tasks_are_normalized(tmp_path):
 
 def test_games_after_training_replace_a_row(run, tmp_path, monkeypatch):
     """Of the same task, seed and name; with the first step at which training reached the threshold."""
-    monkeypatch.setattr(games.gym, "spec", lambda _: SimpleNamespace(reward_threshold=0.0))
+    monkeypatch.setitem(games.gym.registry, "CartPole-v1", SimpleNamespace(reward_threshold=0.0))
     monkeypatch.setattr(games.enjoy, "enjoy", lambda args: [args.seed, 1002.0] if args.greedy else None)
     returns = np.array([-1.0] * 60 + [0.5] * 100)
     updates = {"step": np.array([1024, 1440, 1536, 2048]), "seconds": [1, 2, 3, 90]}
@@ -817,6 +818,19 @@ def test_games_after_training_replace_a_row(run, tmp_path, monkeypatch):
     assert found == ["ours", "1", "1001.0", "1.5", "1536"]
     assert second["mean"] == "499" and third == first | {"who": "b"}
     assert first["command"] == about["command"] and f"torch=={about['versions']['torch']}" in first["versions"]
+
+
+def test_games_leave_out_what_is_broken_or_stopped(run, folder, tmp_path, monkeypatch, capsys):
+    """The rows before stay, and a task that gymnasium does not know has no threshold."""
+    monkeypatch.setattr(games.enjoy, "enjoy", lambda args: [1.0, 2.0])
+    monkeypatch.delitem(games.gym.registry, "CartPole-v1")
+    games.main((tmp_path, run, stopped(folder)), "ours", tmp_path / "games.csv")
+    [row] = csv.DictReader((tmp_path / "games.csv").open())
+    assert (row["seed"], row["mean"], row["threshold_step"]) == ("1", "1.5", "")
+    broken, unfinished = capsys.readouterr().out.splitlines()
+    assert broken.startswith(f"left out: {tmp_path}: ") and unfinished.endswith(": stopped at 1,536 of 2,048 steps")
+    with pytest.raises(SystemExit, match="would have the same row"):
+        games.main((run, run), "ours", tmp_path / "games.csv")
 
 
 def test_the_difference_is_welchs():

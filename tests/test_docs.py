@@ -109,6 +109,14 @@ def test_the_site_is_of_the_results_that_are_given(tmp_path):
     assert "98.7" in (tmp_path / "site/index.html").read_text()
 
 
+def test_a_folder_that_is_no_site_stays(tmp_path, monkeypatch):
+    (tmp_path / "notes.txt").write_text("mine")
+    monkeypatch.setattr(sys, "argv", ["", "--output", str(tmp_path)])
+    with pytest.raises(SystemExit, match="holds something else than a site"):
+        pages.main()
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
 def test_a_head_without_words_is_left_out():
     html = pages.rendered("| | |\n|---|---|\n| a | b |\n", diffs.README)
     assert "<thead>" not in html and "<td>a</td>" in html

@@ -192,6 +192,13 @@ def test_a_recipe_follows_its_script(refresh, tmp_path):
     assert apply(refresh(after), after) == after.replace("y + 1", "y + 2")
 
 
+def test_a_diff_does_not_depend_on_the_settings_of_git(tmp_path, monkeypatch):
+    (tmp_path / ".gitconfig").write_text("[diff]\nexternal = echo\n[color]\nui = always\n")
+    plain = refreshing.diff("s.py", BEFORE, BEFORE.replace("y + 1", "y + 2"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert refreshing.diff("s.py", BEFORE, BEFORE.replace("y + 1", "y + 2")) == plain
+
+
 def test_a_recipe_whose_own_line_has_changed_is_named(refresh, tmp_path):
     with pytest.raises(ValueError, match="two: the script has changed in the same lines"):
         refresh(BEFORE.replace("y + 1", "y + 3"))

@@ -2,7 +2,7 @@
 # Scripts with each recipe that fits, CartPole, Acrobot, MountainCar and Pendulum:
 # SEEDS="1 2 3 4 5 6 7 8 9 10" benchmark/ablation/classic_control.sh
 cd "$(dirname "$0")/../.." || exit
-export FOLDER="${FOLDER:-build/ablation}" RESULTS="${RESULTS:-benchmark/ablation/results}"
+export FOLDER="${FOLDER:-build/ablation}" RESULTS="${RESULTS-benchmark/ablation/results}"
 cartpole="--env-id CartPole-v1 --total-timesteps 50000 --no-cuda"
 acrobot="--env-id Acrobot-v1 --total-timesteps 100000 --no-cuda"
 mountain_car="--env-id MountainCar-v0 --total-timesteps 150000 --num-envs 32 --num-steps 32 --num-minibatches 16"

@@ -3,7 +3,7 @@
 # SEEDS="1 2 3 4 5 6 7 8 9 10" AGENTS=10 benchmark/ablation/equal_time.sh
 # The steps are those that ppo.py makes in 10 seconds of CPU time with these N and M (benchmark/ablation/README.md).
 cd "$(dirname "$0")/../.." || exit
-export FOLDER="${FOLDER:-build/ablation}" RESULTS="${RESULTS:-benchmark/ablation/results}"
+export FOLDER="${FOLDER:-build/ablation}" RESULTS="${RESULTS-benchmark/ablation/results}"
 script="ppo_seeds.py + with/seeds-vector --env-id CartPole-v1 --no-cuda"
 exec "${PYTHON:-.venv/bin/python}" -m benchmark.sweep "$@" <<END
 $script --num-envs 1 --num-steps 512 --total-timesteps 43000

@@ -2,7 +2,7 @@
 # ppo.py with ideas at ten times its learning rate, and with five times its epochs as well:
 # SEEDS="1 2 3 4 5 6 7 8 9 10" benchmark/ablation/high_rate.sh
 cd "$(dirname "$0")/../.." || exit
-export FOLDER="${FOLDER:-build/ablation}" RESULTS="${RESULTS:-benchmark/ablation/results}"
+export FOLDER="${FOLDER:-build/ablation}" RESULTS="${RESULTS-benchmark/ablation/results}"
 options="--env-id CartPole-v1 --total-timesteps 50000 --learning-rate 2.5e-3 --no-cuda"
 exec "${PYTHON:-.venv/bin/python}" -m benchmark.sweep "$@" < <(
     echo "ppo.py $options"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ppo_continuous_action.py with each recipe that fits, 200k steps.
 cd "$(dirname "$0")/../.." || exit
-export FOLDER="${FOLDER:-build/ablation}" RESULTS="${RESULTS:-benchmark/ablation/results}"
+export FOLDER="${FOLDER:-build/ablation}" RESULTS="${RESULTS-benchmark/ablation/results}"
 options="--total-timesteps 200000 --compile --no-cuda"
 exec "${PYTHON:-.venv/bin/python}" -m benchmark.sweep "$@" < <(
     for env_id in HalfCheetah-v4 Hopper-v4; do

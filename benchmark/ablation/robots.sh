@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Ideas on robots, at a learning rate at which the clip acts: SEEDS="1 2 3 4 5" benchmark/ablation/robots.sh Hopper-v5
 cd "$(dirname "$0")/../.." || exit
-export FOLDER="${FOLDER:-build/ablation}" RESULTS="${RESULTS:-benchmark/ablation/results}"
+export FOLDER="${FOLDER:-build/ablation}" RESULTS="${RESULTS-benchmark/ablation/results}"
 options="--total-timesteps 300000 --num-envs 64 --num-steps 32 --num-minibatches 8 --learning-rate 1e-3"
 options="$options --bootstrap-truncated --no-cuda"
 exec "${PYTHON:-.venv/bin/python}" -m benchmark.sweep "$@" < <(

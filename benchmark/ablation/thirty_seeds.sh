@@ -3,7 +3,7 @@
 # SEEDS="$(seq -s " " 30)" AGENTS=30 benchmark/ablation/thirty_seeds.sh
 # core-1 and core-6 do not fit ppo_seeds.py, and are compared with ppo.py. Options stand for core-4 and core-11.
 cd "$(dirname "$0")/../.." || exit
-export FOLDER="${FOLDER:-build/ablation}" RESULTS="${RESULTS:-benchmark/ablation/results}"
+export FOLDER="${FOLDER:-build/ablation}" RESULTS="${RESULTS-benchmark/ablation/results}"
 cartpole="--env-id CartPole-v1 --total-timesteps 50000 --no-cuda"
 exec "${PYTHON:-.venv/bin/python}" -m benchmark.sweep "$@" <<END
 ppo_seeds.py + with/seeds-vector $cartpole
