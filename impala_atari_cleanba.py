@@ -244,18 +244,14 @@ def impala_cnn(channels):
     layers = []
     size = 84
     for inputs, depth in ((channels, 16), (16, 32), (32, 32)):
-        layers.append(nn.Conv2d(inputs, depth, 3, padding=1))
+        layers.append(lecun_init(nn.Conv2d(inputs, depth, 3, padding=1)))
         # pads as TensorFlow's SAME: all sides if the size is odd, else the bottom and right only
         layers.append(nn.MaxPool2d(3, stride=2, padding=size % 2, ceil_mode=True))
         for _ in range(2):
-            first = nn.Conv2d(depth, depth, 3, padding=1)
-            second = nn.Conv2d(depth, depth, 3, padding=1)
+            first = lecun_init(nn.Conv2d(depth, depth, 3, padding=1))
+            second = lecun_init(nn.Conv2d(depth, depth, 3, padding=1))
             layers.append(Residual(nn.ReLU(), first, nn.ReLU(), second))
         size = (size + 1) // 2
-    for layer in layers:
-        for conv in layer.modules():
-            if isinstance(conv, nn.Conv2d):
-                lecun_init(conv)
     dense = layer_init(nn.Linear(size * size * 32, 256))
     return nn.Sequential(*layers, nn.ReLU(), Flatten(), dense, nn.ReLU()).to(memory_format=torch.channels_last)
 
@@ -268,10 +264,11 @@ class Agent(nn.Module):
         self.dtype = torch.bfloat16 if bf16 else torch.float32  # [speed] of the trunk; the weights stay float32
         channels = envs.single_observation_space.shape[-1]
         actions = envs.single_action_space.n
-        make_trunk, width = {"nature": (nature_cnn, 512), "impala": (impala_cnn, 256)}[network]  # [cleanba 8]
-        self.trunk = make_trunk(channels)  # [cleanba 8]
-        self.policy = layer_init(nn.Linear(width, actions), std=0.01)  # [cleanba 8]
-        self.value = layer_init(nn.Linear(width, 1), std=1.0)  # [cleanba 8]
+        # [cleanba 8] one of two networks, and the number of its features
+        make_trunk, width = {"nature": (nature_cnn, 512), "impala": (impala_cnn, 256)}[network]
+        self.trunk = make_trunk(channels)
+        self.policy = layer_init(nn.Linear(width, actions), std=0.01)
+        self.value = layer_init(nn.Linear(width, 1), std=1.0)
 
     def forward(self, obs):
         """The policy and the values, float32 [B], of observations, uint8 [B, 84, 84, channels]."""
@@ -474,7 +471,7 @@ def find_actor_device(args, device):
 
 def train(args, run):
     """Trains an agent and returns it; `run` holds the run's folder, log, progress bar and checkpoints."""
-    if not (0 <= args.gamma <= 1 and args.max_grad_norm > 0):  # [impala 1]
+    if not (0 <= args.gamma <= 1 and args.max_grad_norm > 0):  # [check]
         sys.exit("error: --gamma must be in [0, 1], --max-grad-norm above 0")
     keep_freed_memory()  # [speed]
     torch.backends.cudnn.deterministic = True
@@ -493,13 +490,14 @@ def train(args, run):
         sys.exit(f"error: --num-envs gives each actor {text}")
     device = torch.device("cuda" if args.cuda and torch.cuda.is_available() else "cpu")
     actor_device = find_actor_device(args, device)  # [cleanba 1]
-    torch.set_num_threads(1)  # a process that is forked while torch has more threads may hang
     envs = []  # [cleanba 1]
     for i in range(args.actor_threads):  # [cleanba 1] only the first thread of rank 0 records videos
         capture_video = args.capture_video and rank == 0 and i == 0
         envs.append(make_envs(dataclasses.replace(args, capture_video=capture_video), run.folder))
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed + run.global_step)
+    if envs[0].metadata.get("autoreset_mode") not in (None, gym.vector.AutoresetMode.SAME_STEP):  # [check]
+        sys.exit("error: the rollout needs AutoresetMode.SAME_STEP, and make_envs() returns another mode")
     agent = Agent(envs[0], args.bf16, args.network).to(device)  # [cleanba 8]
     optimizer = RMSprop(agent)  # [impala 5]
     take_step = gradient_step
@@ -509,18 +507,14 @@ def train(args, run):
     # Pass here, by name, what a resume must restore: objects with state_dict() and load_state_dict(). A run that is
     # resumed must have the same names, and the same keys in each state_dict().
     run.start(device, agent=agent, optimizer=optimizer)
-    # The noise of actions has a generator of its own, as an environment may seed torch's. [impala 4] No permutations.
-    # [aux 2] All ranks must draw the same numbers, so they take the seed of rank 0.
-    generator_seed = from_rank_0(torch.randint(2**62, ()).item())
-    generator = torch.Generator(device).manual_seed(generator_seed)
+    # [impala 4] The noise of each actor has a generator of its own, as an environment may seed torch's. All ranks must
+    # draw the same numbers, so they take the seeds of rank 0.
     with contextlib.ExitStack() as stack:  # [cleanba 7] the threads end with the learner, also after an error
         starters = []  # of each actor, the function that starts a rollout with an agent
         for i in range(args.actor_threads):
-            # [cleanba 5] A generator for each thread. Without overlap and --actor-device, thread 0 has the one above.
+            # [cleanba 5] a generator for each thread
             actor_seed = from_rank_0(torch.randint(2**62, ()).item())
             actor_generator = torch.Generator(actor_device).manual_seed(actor_seed)
-            if i == 0 and not args.concurrency and args.actor_device is None:
-                actor_generator = generator
             seed = args.seed + run.global_step + (i * ranks + rank) * args.num_envs
             actor = make_rollouts(args, envs[i], seed, actor_device, actor_generator, rank, ranks)
             next(actor)  # runs to the first yield, which waits for an agent
@@ -530,7 +524,6 @@ def train(args, run):
             stack.callback(executor.shutdown, cancel_futures=True)
             # [cleanba 2] send(agent) runs make_rollouts() in the actor's thread until it yields the next rollout
             starters.append(partial(executor.submit, actor.send))
-        # [impala 4] without generator, rank and ranks: there are no permutations
         return learn(args, run, device, agent, optimizer, take_step, starters, actor_device)
 
 
@@ -539,7 +532,7 @@ def make_rollouts(args, envs, seed, device, generator, rank, ranks):
     backend = torch.get_device_module(device)
     stream = backend.Stream(device)  # [cleanba 6]
     rollout_made = None  # [cleanba 1]
-    next_obs, _ = envs.reset(seed=seed)  # [cleanba 1]
+    next_obs, _ = envs.reset(seed=seed)  # [cleanba 1] a resume starts new episodes
     next_done = np.zeros(args.num_envs, dtype=bool)  # before the first step, no episode has ended
 
     while True:  # [cleanba 1]
@@ -595,7 +588,7 @@ def learn(args, run, device, agent, optimizer, take_step, starters, actor_device
         # [core 4] [impala 5] annealing of the learning rate
         remaining = 1.0 - (update - 1.0) / run.num_updates  # from 1 to 1 / num_updates
         learning_rate = args.learning_rate * (remaining if args.anneal_lr else 1.0)
-        annealed_args = dataclasses.replace(args, learning_rate=learning_rate)  # [impala 3] no clip range
+        annealed_args = dataclasses.replace(args, learning_rate=learning_rate)
         if args.compile:
             annealed_args = floats_as_tensors(annealed_args)
 
@@ -1160,7 +1153,7 @@ class RankRun(Run):
         after as many as the variable TORCH_ELASTIC_SHUTDOWN_TIMEOUT says."""
         if not self.started:
             sys.exit(128 + number)
-        if self.rank == 0 and not self.stop_asked:
+        if self.rank == 0 and not self.stop_asked and not self.complete:
             with contextlib.suppress(OSError):  # os.write, as in Run.stop()
                 os.write(2, b"\nstopping after this update; torchrun may kill ranks that take more than 30 seconds\n")
         self.stop_asked = True

@@ -17,7 +17,6 @@ import atexit
 import contextlib
 import ctypes
 import dataclasses
-import importlib
 import importlib.metadata
 import io
 import json
@@ -551,7 +550,7 @@ def train(args, run):
         batch["returns"] = returns
         stats = []
         for _ in range(args.update_epochs):
-            # [core 6] [lstm 4] a minibatch holds the whole sequences of some environments
+            # [core 6] minibatches of a new permutation in each epoch, [lstm 4] of environments with all of their steps
             permutation = torch.randperm(args.num_envs, generator=generator, device=device)
             for chosen in permutation.chunk(args.num_minibatches):
                 # [lstm 4] the rows of the chosen environments in the batch, in order of time, as forward() needs them

@@ -65,7 +65,7 @@ class Args:
     cuda: bool = True  # use a GPU if there is one
     tf32: bool = False  # allow TF32 on the GPU: faster, with a 10-bit mantissa
     bf16: bool = False  # compute the network up to its heads in bfloat16; slow where the hardware does not support it
-    threads: int = torch.get_num_threads()  # number of CPU threads for torch
+    threads: int = torch.get_num_threads()  # number of CPU threads for torch in each rank [aux 2]
     compile: bool = False  # compile the gradient step: slow start, faster updates; on a CPU it needs a C++ compiler
     track: bool = False  # also log to Weights & Biases, which is configured by WANDB_MODE, WANDB_PROJECT, ...
     capture_video: bool = False  # record videos of environment 0, as the agent sees it, in the run's folder
@@ -454,10 +454,11 @@ def train(args, run):
     # [aux 2] from here on, N and args.num_envs are those of this rank; run.batch_size counts the steps of all
     args = dataclasses.replace(args, num_envs=args.num_envs // ranks, capture_video=args.capture_video and rank == 0)
     device = torch.device("cuda" if args.cuda and torch.cuda.is_available() else "cpu")
-    torch.set_num_threads(1)  # a process that is forked while torch has more threads may hang
     envs = make_envs(args, run.folder)
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed + run.global_step)
+    if envs.metadata.get("autoreset_mode") not in (None, gym.vector.AutoresetMode.SAME_STEP):  # [check]
+        sys.exit("error: the rollout needs AutoresetMode.SAME_STEP, and make_envs() returns another mode")
     agent = Agent(envs, args.bf16).to(device)  # [speed] --bf16
     optimizer = Adam(agent)
     take_step = gradient_step
@@ -471,7 +472,8 @@ def train(args, run):
     # [aux 2] All ranks must draw the same numbers, so they take the seed of rank 0.
     generator_seed = from_rank_0(torch.randint(2**62, ()).item())
     generator = torch.Generator(device).manual_seed(generator_seed)
-    next_obs, _ = envs.reset(seed=args.seed + run.global_step + rank * args.num_envs)  # [aux 2]
+    # a resume starts new episodes; [aux 2] the environments of all ranks have consecutive seeds
+    next_obs, _ = envs.reset(seed=args.seed + run.global_step + rank * args.num_envs)
     next_done = np.zeros(args.num_envs, dtype=bool)  # before the first step, no episode has ended
 
     for update in run.updates():  # which also saves checkpoints between updates, and ends a run that is stopped
@@ -1080,7 +1082,7 @@ class RankRun(Run):
         after as many as the variable TORCH_ELASTIC_SHUTDOWN_TIMEOUT says."""
         if not self.started:
             sys.exit(128 + number)
-        if self.rank == 0 and not self.stop_asked:
+        if self.rank == 0 and not self.stop_asked and not self.complete:
             with contextlib.suppress(OSError):  # os.write, as in Run.stop()
                 os.write(2, b"\nstopping after this update; torchrun may kill ranks that take more than 30 seconds\n")
         self.stop_asked = True

@@ -232,7 +232,7 @@ def warn_of_statistics(env):
     """Prints a line if a wrapper has running statistics, which no checkpoint of this script would hold."""
     while isinstance(env, gym.Wrapper):
         if isinstance(env, gym.wrappers.NormalizeObservation | gym.wrappers.NormalizeReward):
-            hint = "a resume and enjoy.py start it anew; remove it, as this script normalizes"  # [check]
+            hint = "a resume and enjoy.py start them anew; remove the wrapper, as this script normalizes"  # [check]
             print(f"warning: {type(env).__name__} in {env.spec.id} keeps statistics that no checkpoint holds: {hint}")
         env = env.env
 
@@ -263,8 +263,6 @@ def make_env(args, index, folder):
     if not isinstance(actions, gym.spaces.Box) or actions.dtype.kind != "f" or len(actions.shape) != 1:
         hint = "a Box of floats with one axis; ppo.py takes Discrete, ppo_multidiscrete.py MultiDiscrete"
         sys.exit(f"error: {args.env_id} has the actions {actions}, and this script takes {hint}")
-    if index == 0 and multiprocessing.parent_process() is None:
-        hint_at_bounds(actions)  # [check]
     if has_images(observations):
         sys.exit(f"error: {args.env_id} has images, which this script does not take; see docs/environment.md")
     if not can_be_flattened(observations):
@@ -280,6 +278,7 @@ def make_env(args, index, folder):
     # only in the process of the run: with --async-envs, the first worker makes environment 0 again
     if index == 0 and multiprocessing.parent_process() is None:
         warn_of_statistics(env)
+        hint_at_bounds(actions)  # [check]
     return env
 
 

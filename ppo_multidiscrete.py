@@ -172,8 +172,9 @@ class Microrts(gym.Env):
 
 
 class Episodes(gym.Wrapper):
-    """[library] Flattens observations, but not boards, and puts an episode's return and length into its last info.
+    """Flattens observations, and puts the return and length of an episode into the info of its last step.
 
+    [library] The boards of Gym-µRTS are not flattened.
     Other infos are dropped: a vector of environments cannot join those that change their shape or type."""
 
     def __init__(self, env):
@@ -183,9 +184,9 @@ class Episodes(gym.Wrapper):
             self.observation_space = gym.spaces.flatten_space(env.observation_space)
 
     def flatten(self, obs):
-        """[library] An observation as a new array, which the environment does not change later.
+        """An observation as a new array with one axis, which the environment does not change later.
 
-        It has one axis, unless it is a board."""
+        [library] A board keeps its axes."""
         if self.is_board:  # [library]
             return obs.copy()
         flat = gym.spaces.flatten(self.env.observation_space, obs)
@@ -260,7 +261,9 @@ def warn_of_statistics(env):
 
 
 def make_env(args, index, folder):
-    """Environment `index`, with flat or board observations; info["episode"] has the return and length of an episode."""
+    """Environment `index`, with flat observations; info["episode"] has the return and length of a finished episode.
+
+    [library] The boards of Gym-µRTS are not flattened."""
     if "NoFrameskip" in args.env_id or args.env_id.startswith("ALE/"):
         sys.exit(f"error: {args.env_id}: Atari games are for ppo_atari.py")
     if args.env_id.lower().startswith("microrts"):  # [library]
@@ -316,7 +319,7 @@ class MultiDiscrete:
         actions = []
         for logits in self.logits:
             noise = torch.empty_like(logits).exponential_(generator=generator)
-            actions.append((logits - noise.log()).argmax(-1))
+            actions.append((logits - noise.log()).argmax(-1))  # -log of exponential noise is Gumbel noise
         return torch.stack(actions, dim=-1)
 
     def mode(self):

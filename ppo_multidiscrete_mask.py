@@ -176,8 +176,9 @@ class Microrts(gym.Env):
 
 
 class Episodes(gym.Wrapper):
-    """[library] Flattens observations, but not boards, and puts an episode's return and length into its last info.
+    """Flattens observations, and puts the return and length of an episode into the info of its last step.
 
+    [library] The boards of Gym-µRTS are not flattened.
     Other infos are dropped: a vector of environments cannot join those that change their shape or type."""
 
     def __init__(self, env):
@@ -187,9 +188,9 @@ class Episodes(gym.Wrapper):
             self.observation_space = gym.spaces.flatten_space(env.observation_space)
 
     def flatten(self, obs):
-        """[library] An observation as a new array, which the environment does not change later.
+        """An observation as a new array with one axis, which the environment does not change later.
 
-        It has one axis, unless it is a board."""
+        [library] A board keeps its axes."""
         if self.is_board:  # [library]
             return obs.copy()
         flat = gym.spaces.flatten(self.env.observation_space, obs)
@@ -233,12 +234,12 @@ class Episodes(gym.Wrapper):
         self.episode_return += reward
         self.episode_length += 1
         kept = {}
-        if not (terminated or truncated):  # [aux 4] no action follows the end of an episode
-            kept["action_mask"] = self.action_mask(info)
-        else:
+        if terminated or truncated:
             kept["episode"] = {"r": self.episode_return, "l": self.episode_length}
             if "is_success" in info:  # for enjoy.py
                 kept["is_success"] = bool(info["is_success"])
+        else:  # [aux 4] no action follows the end of an episode
+            kept["action_mask"] = self.action_mask(info)
         return self.flatten(obs), reward, terminated, truncated, kept
 
 
@@ -286,7 +287,9 @@ def warn_of_statistics(env):
 
 
 def make_env(args, index, folder):
-    """Environment `index`, with flat or board observations; info["episode"] has the return and length of an episode."""
+    """Environment `index`, with flat observations; info["episode"] has the return and length of a finished episode.
+
+    [library] The boards of Gym-µRTS are not flattened."""
     if "NoFrameskip" in args.env_id or args.env_id.startswith("ALE/"):
         sys.exit(f"error: {args.env_id}: Atari games are for ppo_atari.py")
     if args.env_id.lower().startswith("microrts"):  # [library]
@@ -359,7 +362,7 @@ class MultiDiscrete:
         actions = []
         for logits in self.logits:
             noise = torch.empty_like(logits).exponential_(generator=generator)
-            actions.append((logits - noise.log()).argmax(-1))
+            actions.append((logits - noise.log()).argmax(-1))  # -log of exponential noise is Gumbel noise
         return torch.stack(actions, dim=-1)
 
     def mode(self):
@@ -373,8 +376,7 @@ class MultiDiscrete:
     def entropy(self):
         """Entropies, float32 [B]."""
         # [aux 4] the mask makes the entropy of a component without a valid action 0; else it changes nothing
-        terms = zip(self.logits, self.masks, strict=True)
-        return -sum((logits.exp() * logits * mask).sum(-1) for logits, mask in terms)  # [aux 4]
+        return -sum((x.exp() * x * mask).sum(-1) for x, mask in zip(self.logits, self.masks, strict=True))
 
 
 def layer_init(layer, std=math.sqrt(2)):
@@ -457,7 +459,7 @@ def ppo_loss(agent, minibatch, args):
     minibatch: obs and actions, [B, ...]; logprobs and values at the time of the rollout, and returns, float32 [B];
     [aux 4] masks, bool [B, sum(nvec)], of the actions that were valid.
     args: the options; with --compile, floats are tensors."""
-    policy, values, *_ = agent(minibatch["obs"])
+    policy, values, *_ = agent(minibatch["obs"])  # an edited agent may return more
     policy = policy.masked(minibatch["masks"])  # [aux 4]
     logratio = policy.log_prob(minibatch["actions"]) - minibatch["logprobs"]
     ratio = logratio.exp()
@@ -614,7 +616,7 @@ def train(args, run):
     run.start(device, agent=agent, optimizer=optimizer)
     # The noise of actions and the permutations have a generator of their own, as an environment may seed torch's.
     generator = torch.Generator(device).manual_seed(torch.randint(2**62, ()).item())
-    next_obs, infos = envs.reset(seed=args.seed + run.global_step)  # [aux 4] the infos hold the masks
+    next_obs, infos = envs.reset(seed=args.seed + run.global_step)  # a resume starts new episodes; [aux 4] with masks
     next_done = np.zeros(args.num_envs, dtype=bool)  # before the first step, no episode has ended
 
     for update in run.updates():  # which also saves checkpoints between updates, and ends a run that is stopped

@@ -248,6 +248,7 @@ def impala_cnn(channels):
             first = nn.Conv2d(depth, depth, 3, padding=1)
             second = nn.Conv2d(depth, depth, 3, padding=1)
             layers.append(Residual(first, nn.ReLU(inplace=True), second))
+    # [speed] Flatten stands before the ReLU, so that the gradient has the memory order of the activations
     network = nn.Sequential(*layers, nn.Flatten(), nn.ReLU(), nn.Linear(32 * 8 * 8, 256), nn.ReLU())
     for name, weights in network.named_parameters():
         if name.endswith("bias"):
@@ -422,10 +423,11 @@ def train(args, run):
     torch.backends.cudnn.allow_tf32 = args.tf32
     torch.backends.cuda.matmul.allow_tf32 = args.tf32
     device = torch.device("cuda" if args.cuda and torch.cuda.is_available() else "cpu")
-    torch.set_num_threads(1)  # a process that is forked while torch has more threads may hang
     envs = make_envs(args, run.folder)
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed + run.global_step)
+    if envs.metadata.get("autoreset_mode") not in (None, gym.vector.AutoresetMode.SAME_STEP):  # [check]
+        sys.exit("error: the rollout needs AutoresetMode.SAME_STEP, and make_envs() returns another mode")
     agent = Agent(envs, args.bf16).to(device)  # [speed] --bf16
     optimizer = Adam(agent)
     take_step = gradient_step

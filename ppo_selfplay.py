@@ -98,7 +98,10 @@ class Slime(gym.Env):
         # the library imports gym: gymnasium stands in for it, and registration does nothing
         registration = SimpleNamespace(register=lambda **_: None)
         sys.modules |= {"gym": gym, "gym.utils": gym.utils, "gym.envs.registration": registration}
-        self.library = importlib.import_module("slimevolleygym.slimevolley")
+        try:
+            self.library = importlib.import_module("slimevolleygym.slimevolley")
+        except ImportError as error:
+            sys.exit(f'error: {error}; this installs what is missing: pip install -c constraints.txt ".[selfplay]"')
         self.render_mode = render_mode
         self.lives = lives
 
@@ -195,9 +198,7 @@ def check_players(args, env):
     elif actions.start.any() or actions.nvec[0] != actions.nvec[1]:
         problem = f"actions {actions} are not the same for both players, or do not start at 0"
     elif not isinstance(observations, gym.spaces.Box | gym.spaces.MultiBinary) or observations.shape[:1] != (2,):
-        problem = (
-            f"observations {observations} are not a Box of the shape [2, ...], with a part for each of two players"
-        )
+        problem = f"observations {observations} are not a Box or MultiBinary of shape [2, ...], a part for each player"
     if problem is not None:
         sys.exit(f"error: {args.env_id} is not a two-player game: its {problem}; ppo.py is for one player")
     if isinstance(observations, gym.spaces.Box) and len(observations.shape) > 2 and (observations.high == 255).any():

@@ -263,7 +263,9 @@ class Agent(nn.Module):
         return Categorical(self.policy(self.trunk(obs.float())))
 
     def forward(self, obs):
-        """The policy, which must equal that of get_policy(), and the values, float32 [B], of observations [B, D]."""
+        """The policy and the values, float32 [B], of observations [B, D].
+
+        The policy must equal that of get_policy()."""
         features = self.trunk(obs.float())
         return Categorical(self.policy(features)), self.value(features).squeeze(-1)
 
