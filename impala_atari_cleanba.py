@@ -490,6 +490,7 @@ def train(args, run):
         sys.exit(f"error: --num-envs gives each actor {text}")
     device = torch.device("cuda" if args.cuda and torch.cuda.is_available() else "cpu")
     actor_device = find_actor_device(args, device)  # [cleanba 1]
+    torch.set_num_threads(1)  # a process that is forked while torch has more threads may hang
     envs = []  # [cleanba 1]
     for i in range(args.actor_threads):  # [cleanba 1] only the first thread of rank 0 records videos
         capture_video = args.capture_video and rank == 0 and i == 0

@@ -389,6 +389,7 @@ def train(args, run):
     torch.backends.cudnn.allow_tf32 = args.tf32
     torch.backends.cuda.matmul.allow_tf32 = args.tf32
     device = torch.device("cuda" if args.cuda and torch.cuda.is_available() else "cpu")
+    torch.set_num_threads(1)  # a process that is forked while torch has more threads may hang
     envs = make_envs(args, run.folder)
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed + run.global_step)

@@ -454,6 +454,7 @@ def train(args, run):
     # [aux 2] from here on, N and args.num_envs are those of this rank; run.batch_size counts the steps of all
     args = dataclasses.replace(args, num_envs=args.num_envs // ranks, capture_video=args.capture_video and rank == 0)
     device = torch.device("cuda" if args.cuda and torch.cuda.is_available() else "cpu")
+    torch.set_num_threads(1)  # a process that is forked while torch has more threads may hang
     envs = make_envs(args, run.folder)
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed + run.global_step)

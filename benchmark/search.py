@@ -14,7 +14,9 @@ import argparse
 import hashlib
 import inspect
 import shlex
+import signal
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +26,7 @@ import torch
 from benchmark import sweep
 
 NUM_STEPS = [32, 64, 128, 256, 512]
+stopped = []  # the signals that came
 
 
 def suggest(trial, num_steps):
@@ -58,22 +61,34 @@ def words(options):
 
 
 class Failed(Exception):
-    """A run of a trial failed, or could not be made."""
+    """A run of a trial failed."""
 
 
 class NoEpisode(Exception):
     """No episode ended in a run of a trial."""
 
 
+def note_signal(number, _frame):
+    stopped.append(number)
+
+
+def wait(process):
+    """The exit status of a run, once it has ended. A signal stops the run, and KeyboardInterrupt ends the search."""
+    while process.poll() is None and not stopped:
+        time.sleep(0.2)
+    if stopped:
+        sweep.stop([process])
+        optuna.logging.set_verbosity(optuna.logging.ERROR)  # below it, a traceback of this exception is a warning
+        raise KeyboardInterrupt
+    return process.returncode
+
+
 def score(line, folder, seed):
     """The mean return of the last 100 episodes of a run; Failed or NoEpisode where there is none."""
     run = sweep.Ours(f"{line} --save-every=0", seed, folder)
-    process = sweep.start(run, folder)
-    log = f"{folder}/logs/{run.name}.log"
-    if process == "busy":
-        raise Failed(f"another process makes this run: {log} is locked")
-    if process != "done" and process.wait() != 0:
-        raise Failed(f"the run ended with an error: {log}")
+    process = sweep.start(run, folder)  # in a folder of this trial, where no run is busy or done
+    if wait(process) != 0:
+        raise Failed(f"the run ended with an error: {folder}/logs/{run.name}.log")
     checkpoint = max(run.run_folder().glob("checkpoint_*.pt"))
     returns = torch.load(checkpoint, weights_only=True)["returns"]
     if not returns:
@@ -104,6 +119,8 @@ def main():
     parser.add_argument("--seeds", type=int, default=3, help="runs of a trial")
     parser.add_argument("--folder", type=Path, default=Path("runs/search"), help="of the study and its runs")
     args, others = parser.parse_known_args()
+    if args.seeds < 1 or args.trials < 1:
+        parser.error("--seeds and --trials must be at least 1")
     args.folder = args.folder.resolve()
     args.folder.mkdir(parents=True, exist_ok=True)
     line = f"{args.script} {shlex.join(others)}"
@@ -121,10 +138,14 @@ def main():
         direction="maximize",
         pruner=optuna.pruners.MedianPruner(n_startup_trials=5),
     )
+    for number in sweep.STOPPING:
+        signal.signal(number, note_signal)
     try:
         study.optimize(lambda trial: objective(args, line, num_steps, trial), args.trials, catch=Failed)
     except NoEpisode as error:
         sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit("stopped; the same command continues")
 
     done = study.get_trials(states=[optuna.trial.TrialState.COMPLETE])
     if not done:

@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import mean, median
 from typing import NamedTuple
 
-from benchmark.sweep import machine
+from benchmark.sweep import absolute, machine
 
 ROOT = Path(__file__).resolve().parents[1]
 TIMED = ROOT / "benchmark" / "timed"  # the programs that are timed
@@ -53,7 +53,7 @@ class Setting(NamedTuple):
 def find_peer():
     """The Python that has Stable-Baselines3; installs it first if necessary."""
     if "SB3_PYTHON" in os.environ:
-        return os.environ["SB3_PYTHON"]
+        return absolute(os.environ["SB3_PYTHON"])
     folder = ROOT / ".venv-sb3"
     stamp = folder / "stamp"  # what is installed there
     wanted = "\n".join(SB3)

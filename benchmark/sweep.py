@@ -302,7 +302,7 @@ class PPO2:
         for name in ("env", "num_timesteps"):
             if not self.options.get(name):
                 sys.exit(f"error: {line}: a line for ppo2 needs --{name}=VALUE")
-        self.python = os.environ.get("BASELINES_PYTHON", "python3.7")
+        self.python = absolute(os.environ.get("BASELINES_PYTHON", "python3.7"))
         self.sweep_about = {}  # nothing for sweep.json, as there are no recipes
         self.steps = int(float(self.options["num_timesteps"]))
         self.results_folder = results_folder
@@ -439,6 +439,14 @@ def make_job(plan, settings):
     """The job of a plan, [(line, seed), ...]: a run, or several side by side."""
     runs = [make_run(line, seed, settings) for line, seed in plan]
     return runs[0] if len(runs) == 1 else SideBySide(runs)
+
+
+def absolute(program):
+    """The absolute path of a program, as a relative one is not found from another folder; as it is where there is none.
+
+    Links are kept, as that of a virtual environment's Python leads out of the environment."""
+    found = shutil.which(program)
+    return os.path.abspath(found) if found else program
 
 
 def file_name(name):

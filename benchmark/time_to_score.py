@@ -51,7 +51,7 @@ SHOWN_PACKAGES = ("stable_baselines3", "sbx-rl", "jax", "torch", "gymnasium", "n
 def find_peers():
     """The Python that has Stable-Baselines3 and SBX; installs them first if necessary."""
     if "SCORE_PYTHON" in os.environ:
-        return os.environ["SCORE_PYTHON"]
+        return sweep.absolute(os.environ["SCORE_PYTHON"])
     folder = ROOT / ".venv-score"
     stamp = folder / "stamp"  # what is installed there
     wanted = "\n".join(PEER_PACKAGES)

@@ -17,6 +17,7 @@ import sys
 from pathlib import Path
 
 from conformance import explanation, measure, page
+from conformance.answers import BadAnswer, describe_error
 
 FOLDER = Path(__file__).parent
 
@@ -31,7 +32,18 @@ def load(name):
     if not is_adapter(FOLDER / f"adapters/{name}.py"):
         known = sorted(file.stem for file in FOLDER.glob("adapters/*.py") if is_adapter(file))
         sys.exit(f"error: there is no adapter {name}; there are {', '.join(known)}, or give the path of yours")
-    return importlib.import_module(f"conformance.adapters.{name}")
+    return import_adapter(name)
+
+
+def import_adapter(name):
+    """A module of conformance/adapters. Exits with a line where it cannot be imported."""
+    try:
+        return importlib.import_module(f"conformance.adapters.{name}")
+    except Exception as error:
+        advice = ""
+        if isinstance(error, ImportError):  # most often its library is missing
+            advice = "; run this in a Python environment that has it"
+        sys.exit(f"error: the adapter {name} cannot be imported: {describe_error(error)}{advice}")
 
 
 def is_adapter(file):
@@ -43,14 +55,10 @@ def is_adapter(file):
 
 def load_folder(folder):
     """The adapter of a folder of scripts: PureJaxRL's, or scripts in CleanRL's style."""
-    # Imported here, as each needs libraries that the other does not.
     script = folder / "ppo.py"
     if script.is_file() and "def make_train(" in script.read_text():
-        from conformance.adapters import purejaxrl
-
-        return purejaxrl.Scripts(folder)
-    from conformance.adapters import single_file
-
+        return import_adapter("purejaxrl").Scripts(folder)
+    single_file = import_adapter("single_file")
     scripts = single_file.Scripts(folder)
     if not scripts.KINDS:
         sys.exit(f"error: {folder} has none of {', '.join(single_file.FILES.values())}")
@@ -61,17 +69,20 @@ def load_file(path):
     """The adapter of a file: of a script of this project, of an edited copy of one, or the file itself."""
     if not path.is_file():
         sys.exit(f"error: there is no file {path}")
-    if "def train(args, run)" in path.read_text():
-        from conformance.adapters import ours  # needs torch
+    try:
+        if "def train(args, run)" in path.read_text():
+            return import_adapter("ours").load(path)
+        return load_module(path)
+    except Exception as error:
+        sys.exit(f"error: {path} cannot be imported: {describe_error(error)}")
 
-        return ours.load(path)
+
+def load_module(path):
+    """The module of an adapter's file."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.resolve().parent))  # for what it imports from its own folder
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        sys.exit(f"error: {path} cannot be imported: {type(error).__name__}: {error}")
+    spec.loader.exec_module(module)
     return module
 
 
@@ -117,7 +128,10 @@ def main():
     if args.adapter is None:
         parser.error("the name of an adapter, or the path of a file is missing")
     module = load(args.adapter)
-    rows = measure.measure(module)
+    try:
+        rows = measure.measure(module)
+    except BadAnswer as error:
+        sys.exit(f"error: {error}")
     name = args.name or getattr(module, "NAME", args.adapter)
     version = args.version or getattr(module, "VERSION", "")
     print(name, version)

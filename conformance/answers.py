@@ -11,10 +11,15 @@ class BadAnswer(Exception):
     """An answer of an adapter cannot be used; the message says why in a line."""
 
 
-def one_line(error):
-    """The message of an exception in one line of at most 160 characters, behind its type."""
+def describe_error(error):
+    """The type of an exception and its message, in one line; of the message, at most 160 characters."""
     message = " ".join(str(error).split())
-    return f"the adapter failed: {type(error).__name__}: {message[:160]}"
+    return f"{type(error).__name__}: {message[:160]}"
+
+
+def one_line(error):
+    """Words for an exception of an adapter."""
+    return f"the adapter failed: {describe_error(error)}"
 
 
 class Adapter:
@@ -94,7 +99,7 @@ def arrays_of(answer, shapes, source):
             raise BadAnswer(f'{source} has no "{name}"')
         try:
             array = np.asarray(answer[name], dtype=float)
-        except (TypeError, ValueError):
+        except (RuntimeError, TypeError, ValueError):  # torch's for a tensor with a gradient is a RuntimeError
             raise BadAnswer(f'{source}: "{name}" is not an array of numbers') from None
         if array.shape != shape:
             raise BadAnswer(f'{source}: "{name}" has the shape {list(array.shape)}, and not {list(shape)}')
@@ -125,6 +130,16 @@ def check_step(step, number, shapes, size):
     return dataclasses.replace(step, rows=rows, **checked)
 
 
+def check_logged(logged):
+    """Raises BadAnswer where what is logged of an update is no dict, or its "approx_kl" no finite number."""
+    if isinstance(logged, dict) and logged.get("approx_kl") is None:
+        return
+    try:
+        arrays_of(logged, {"approx_kl": ()}, "logged")
+    except BadAnswer:
+        raise BadAnswer('update: logged must be a dict, and its "approx_kl" a finite number') from None
+
+
 def check_update(answer, world):
     """A problems.Update with float64 arrays. Raises BadAnswer where something is wrong with it."""
     if not isinstance(answer, Update):
@@ -132,6 +147,10 @@ def check_update(answer, world):
     if answer.problem is not None:  # the adapter made the question as well
         return answer
     arrays_of({"actions": answer.actions}, {"actions": world.actions.shape}, "update")
+    optional = {name: getattr(answer, name) for name in ("advantages", "returns", "old_log_probs")}
+    given = {name: array for name, array in optional.items() if array is not None}
+    checked = arrays_of(given, {name: world.rewards.shape for name in given}, "update")
+    check_logged(answer.logged)
     if not answer.steps:
         raise BadAnswer("update took no step")
     shapes = {"policy": world.policy.shape, "value": world.value.shape}
@@ -140,4 +159,4 @@ def check_update(answer, world):
         shapes["logstd"] = world.logstd.shape
     size = world.rewards.size
     steps = [check_step(step, number, shapes, size) for number, step in enumerate(answer.steps, start=1)]
-    return dataclasses.replace(answer, steps=steps)
+    return dataclasses.replace(answer, steps=steps, **checked)

@@ -20,6 +20,7 @@ from conformance.updates import (
 )
 from conformance.weights import measure_continuous_weights, measure_weights
 
+KINDS = "discrete", "multidiscrete", "continuous"  # of actions
 GROUPS = "core", "atari", "continuous", "lstm", "multidiscrete", "aux"
 
 
@@ -29,10 +30,19 @@ def order(detail):
     return GROUPS.index(group), int(number)
 
 
+def kinds_of(adapter):
+    """The kinds of actions that an adapter answers for. Raises BadAnswer where its KINDS are not names of such."""
+    kinds = adapter.option("KINDS", KINDS)
+    has_names = isinstance(kinds, tuple | list) and len(kinds) > 0
+    if not has_names or any(kind not in KINDS for kind in kinds):
+        raise BadAnswer(f'KINDS must be a tuple such as ("continuous",), not {kinds!r}')
+    return kinds
+
+
 def measure(module):
-    """The rows of an adapter's module, in the order of docs/details.md."""
+    """The rows of an adapter's module, in the order of docs/details.md. Raises BadAnswer where its KINDS are wrong."""
     adapter = Adapter(module)
-    kinds = adapter.option("KINDS", ("discrete", "multidiscrete", "continuous"))
+    kinds = kinds_of(adapter)
     main_kind = "discrete" if "discrete" in kinds else kinds[0]  # for what does not depend on the kind of actions
     rows = measure_weights(adapter, main_kind)
     rows += measure_advantages(adapter, main_kind)

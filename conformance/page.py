@@ -50,7 +50,6 @@ SHORT = {
     "bootstrapped from the next reset's observation": "V(reset)",
     "its step has no delta": "left out",
     "leaks over time limits": "leaks",
-    "next return": "next return",
     "over the whole rollout": "rollout",
     "not normalized": "none",
     "not clipped": "none",
@@ -58,7 +57,6 @@ SHORT = {
     "vf_coef times 1": "x 1",
     "vf_coef times 1/4": "x 1/4",
     "vf_coef times 2": "x 2",
-    "each network": "each network",
     "the last minibatch is smaller": "smaller last",
     "the last minibatch is larger": "larger last",
     "the rest is left out": "left out",
@@ -266,8 +264,13 @@ is empty, what it does was read from its code.
 
 An implementation is handed a rollout whose policy and values are tables instead of networks. The measurement takes the
 gradient and the weights of each step of the update, and looks among all combinations of the known alternatives for the
-one that gives these numbers. A word in the table means that one combination reproduces all numbers to 2e-5 of their
-size, and that no combination with another word comes within 2e-3. The errors are in `conformance/results`.
+one that gives these numbers. In the rows of advantages, losses, gradient steps and normalization, and in each other row
+that has a `nearest_error` in `conformance/results`, a word means that one combination reproduces all numbers to 2e-5 of
+their size, and that no combination with another word comes within 2e-3.
+
+The other rows have no such margin. Initial weights are orthogonal if they are so to 1e-4; otherwise their spread, to
+about a tenth, tells from which distribution they were drawn. Orders, sizes, layers and types are read from what was
+recorded, and compared as they are.
 
 All implementations had the same clip range, coefficients, discount and bound of the gradient norm. Switches were at
 each library's default.
@@ -330,6 +333,8 @@ WORDS = """
 - **aux 4** was measured with a rollout in which some actions are invalid.
 - **atari.** A scripted emulator plays the games, in the place of ale_py. EnvPool's games are not measured, nor are the
   scripts here that play them: EnvPool brings its emulator along, in C++.
+- **`ppo_seeds.py`**, and a copy of it, cannot be measured, as it trains several agents at once. Measure `ppo.py`, from
+  which it comes.
 - **`impala_atari_cleanba.py`** has no column. It has V-trace and RMSprop in place of the rows from the optimizer to the
   KL divergence; a test of this project measures its other rows.
 

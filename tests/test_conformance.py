@@ -1,5 +1,6 @@
 """conformance/: this project's scripts, ppo2's recordings, recipes by their names, wrong adapters, distinct answers."""
 
+import dataclasses
 import itertools
 import json
 import random
@@ -9,13 +10,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from script_table import ROOT
 
+from conformance import __main__ as command
 from conformance import adapter as template
 from conformance import answers, atari, explanation, measure, page, reference, updates
 from conformance import images as network
 from conformance import recurrence as recurrent
-from conformance.adapters import ours, ppo2
+from conformance.adapters import ours, ppo2, single_file
 from conformance.problems import Refused, Settings, Step, Update, make_world
 from recipes import recipe as recipe_files
 
@@ -320,6 +323,32 @@ def test_a_bad_update_is_one_line(update, words):
 
 
 @pytest.mark.parametrize(
+    "name, part, words",
+    [
+        ("advantages", np.zeros((23, 4)), '"advantages" has the shape [23, 4], and not [24, 4]'),
+        ("returns", np.zeros((4, 24)), '"returns" has the shape [4, 24], and not [24, 4]'),
+        ("returns", torch.zeros(24, 4, requires_grad=True), '"returns" is not an array of numbers'),
+        ("old_log_probs", np.full((24, 4), np.nan), '"old_log_probs" has NaN or inf'),
+        ("logged", {"approx_kl": [0.1, 0.2]}, 'its "approx_kl" a finite number'),
+        ("logged", {"approx_kl": np.nan}, 'its "approx_kl" a finite number'),
+        ("logged", [0.1], "logged must be a dict"),
+    ],
+)
+def test_a_bad_part_of_an_update_is_one_line(name, part, words):
+    world = make_world("continuous")
+    answer = dataclasses.replace(template.update(world, Settings()), **{name: part})
+    adapter = answers.Adapter(SimpleNamespace(update=lambda world, settings: answer))
+    assert adapter.update(world, Settings()) is None and words in adapter.errors["update"]
+
+
+def test_parts_of_an_update_may_be_left_out():
+    world = make_world("continuous")
+    answer = template.update(world, Settings())
+    for parts in ({"advantages": None, "returns": None}, {"logged": {}}, {"logged": {"approx_kl": None}}):
+        assert answers.check_update(dataclasses.replace(answer, **parts), world).steps
+
+
+@pytest.mark.parametrize(
     "name, answer, words",
     [
         ("advantages", {"advantages": np.zeros((3, 3))}, '"advantages" has the shape [3, 3], and not [24, 4]'),
@@ -357,6 +386,12 @@ def test_another_bad_answer_is_one_line(name, answer, words):
 def test_a_refusal_is_one_line(name):
     rows = measure.measure(SimpleNamespace(KINDS=template.KINDS, **{name: refuses}))
     assert any(row.result == explanation.UNKNOWN and "it refuses: not this one" in row.found for row in rows)
+
+
+@pytest.mark.parametrize("kinds", ["continuous", (), None, ("discrete", "box"), 3])
+def test_wrong_kinds_of_actions_are_one_line(kinds):
+    with pytest.raises(answers.BadAnswer, match=r'KINDS must be a tuple such as \("continuous",\), not'):
+        measure.measure(SimpleNamespace(KINDS=kinds))
 
 
 def test_an_answer_needs_a_prediction_for_each_step():
@@ -588,7 +623,17 @@ def test_the_command_prints_rows_and_writes_json(tmp_path):
 
 @pytest.mark.parametrize(
     "text, words",
-    [(None, "there is no file"), ("import no_such_module", "cannot be imported: ModuleNotFoundError")],
+    [
+        (None, "there is no file"),
+        ("import no_such_module", "cannot be imported: ModuleNotFoundError"),
+        ("import no_such_module\n\n\ndef train(args, run):\n    pass\n", "cannot be imported: ModuleNotFoundError"),
+        ("raise ValueError('two\\nlines')", "cannot be imported: ValueError: two lines"),
+        ('KINDS = "continuous"', "KINDS must be a tuple such as (\"continuous\",), not 'continuous'"),
+        (
+            "OPTIONS_OF_AGENTS = ()\n\n\ndef train(args, run):\n    pass\n",
+            "error: mine.py trains several agents at once; measure ppo.py, from which it comes",
+        ),
+    ],
 )
 def test_a_file_that_is_no_adapter_is_one_line(text, words, tmp_path):
     file = tmp_path / "mine.py"
@@ -601,6 +646,41 @@ def test_a_file_that_is_no_adapter_is_one_line(text, words, tmp_path):
 def test_a_folder_without_scripts_is_one_line(tmp_path):
     done = run(tmp_path)
     assert done.returncode == 1 and "has none of ppo.py" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_an_adapter_whose_library_is_missing_is_one_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "stable_baselines3", None)  # an import of it fails
+    monkeypatch.delitem(sys.modules, "conformance.adapters.sb3", raising=False)
+    with pytest.raises(SystemExit, match="the adapter sb3 cannot be imported: .*; run this in a Python environment"):
+        command.load("sb3")
+
+
+SCRIPT_IN_CLEANRLS_STYLE = """
+import sys
+
+import gymnasium as gym
+import torch
+from torch import nn
+
+
+class Agent(nn.Module):
+    pass
+
+
+if __name__ == "__main__":
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    arguments = sys.argv
+"""
+
+
+def test_a_script_in_cleanrls_style_trains_on_the_cpu(monkeypatch, tmp_path):
+    """Also where there is a GPU, as the tables are in the CPU's memory."""
+    (tmp_path / "ppo.py").write_text(SCRIPT_IN_CLEANRLS_STYLE)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    words = list(sys.argv)
+    namespace, *_ = single_file.Scripts(tmp_path).train(make_world(), Settings())
+    assert namespace["device"] == "cpu" and "--num-envs=4" in namespace["arguments"]
+    assert torch.cuda.is_available() and sys.argv == words
 
 
 def test_an_unknown_name_lists_the_adapters():

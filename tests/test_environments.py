@@ -310,8 +310,8 @@ def test_the_hint_is_said_once(async_envs, capfd):
         ((2, 4), gym.spaces.MultiDiscrete([3, 3], start=[1, 1]), "do not start at 0"),
         ((2, 4), gym.spaces.MultiDiscrete([3, 3, 3]), r"are not MultiDiscrete\(\[A, A\]\)"),
         ((2, 4), gym.spaces.Tuple([gym.spaces.Discrete(3)] * 2), r"are not MultiDiscrete\(\[A, A\]\)"),
-        ((3, 4), gym.spaces.MultiDiscrete([3, 3]), r"are not a Box of the shape \[2, ...\]"),
-        ((), gym.spaces.MultiDiscrete([3, 3]), r"are not a Box of the shape \[2, ...\]"),
+        ((3, 4), gym.spaces.MultiDiscrete([3, 3]), r"are not a Box or MultiBinary of shape \[2, ...\]"),
+        ((), gym.spaces.MultiDiscrete([3, 3]), r"are not a Box or MultiBinary of shape \[2, ...\]"),
     ],
 )
 def test_what_is_no_game_of_two_players(observations, actions, reason, tmp_path):

@@ -1,6 +1,8 @@
 """benchmark/search.py: its trials, with scores that are given, and with ppo.py itself."""
 
+import logging
 import re
+import signal
 import subprocess
 import sys
 
@@ -9,6 +11,15 @@ import torch
 from script_table import ROOT
 
 from benchmark import search as program
+
+
+@pytest.fixture(autouse=True)
+def restored_signals():
+    """The handlers that the program replaces, so that they do not outlive a test."""
+    kept = {number: signal.getsignal(number) for number in program.sweep.STOPPING}
+    yield
+    for number, handler in kept.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture
@@ -66,7 +77,7 @@ def test_no_episode_ends(monkeypatch, tmp_path):
         made.mkdir(parents=True)
         torch.save({"returns": []}, made / "checkpoint_000000000512.pt")
         monkeypatch.setattr(program.sweep.Ours, "run_folder", lambda run: made)
-        return "done"
+        return subprocess.Popen([sys.executable, "-c", ""])
 
     monkeypatch.setattr(program.sweep, "start", start)
     words = ["", "ppo.py", "--folder", str(tmp_path), "--trials", "2", "--total-timesteps", "2048"]
@@ -76,12 +87,40 @@ def test_no_episode_ends(monkeypatch, tmp_path):
 
 
 def test_a_failed_run_has_its_reason(monkeypatch, tmp_path):
-    """Whether it is made elsewhere, or ended with an error."""
     failing = subprocess.Popen([sys.executable, "-c", "raise SystemExit(1)"])
-    for process, reason in (("busy", "another process makes this run"), (failing, "the run ended with an error")):
-        monkeypatch.setattr(program.sweep, "start", lambda run, folder, process=process: process)
-        with pytest.raises(program.Failed, match=rf"{reason}: {tmp_path}/logs/.*\.log"):
-            program.score("ppo.py", tmp_path, 1)
+    monkeypatch.setattr(program.sweep, "start", lambda run, folder: failing)
+    with pytest.raises(program.Failed, match=rf"the run ended with an error: {tmp_path}/logs/.*\.log"):
+        program.score("ppo.py", tmp_path, 1)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_search_after_its_run(number, monkeypatch, tmp_path, caplog):
+    """In a line, without Optuna's traceback. Further signals change nothing, as the run may save a checkpoint."""
+    started = []
+
+    def start(run, folder):
+        started.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(20)"]))
+        signal.raise_signal(number)
+        signal.raise_signal(number)
+        return started[-1]
+
+    signal.signal(number, lambda *_: None)  # what the program must replace
+    monkeypatch.setattr(program, "stopped", [])
+    monkeypatch.setattr(program.sweep, "start", start)
+    monkeypatch.setattr(sys, "argv", ["", "ppo.py", "--folder", str(tmp_path), "--trials", "2"])
+    caplog.set_level(logging.INFO, "optuna")  # also restores what the program changes
+    monkeypatch.setattr(logging.getLogger("optuna"), "handlers", [caplog.handler])
+    with pytest.raises(SystemExit, match="stopped; the same command continues"):
+        program.main()
+    assert [process.returncode for process in started] == [-signal.SIGTERM]
+    assert "new study" in caplog.text and "KeyboardInterrupt" not in caplog.text
+
+
+@pytest.mark.parametrize("option", ["--seeds", "--trials"])
+def test_a_search_needs_a_seed_and_a_trial(option, search, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        search("1", option, "0")
+    assert "--seeds and --trials must be at least 1" in capsys.readouterr().err
 
 
 @pytest.mark.slow

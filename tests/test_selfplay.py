@@ -202,8 +202,8 @@ def test_older_selves_stay(with_recipe, tmp_path):
     "observations, problem",
     [
         (gym.spaces.Box(0, 255, (2, 8, 8, 3), np.uint8), "has images"),
-        (gym.spaces.MultiDiscrete([3, 4]), "are not a Box of the shape"),
-        (gym.spaces.Box(0, 1, (3, 8)), "are not a Box of the shape"),
+        (gym.spaces.MultiDiscrete([3, 4]), "are not a Box or MultiBinary of shape"),
+        (gym.spaces.Box(0, 1, (3, 8)), "are not a Box or MultiBinary of shape"),
         (gym.spaces.Box(0, 255, (2, 8), np.uint8), None),
         (gym.spaces.MultiBinary((2, 8)), None),
     ],

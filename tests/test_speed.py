@@ -62,3 +62,14 @@ def test_nothing_to_time(monkeypatch, capsys):
     with pytest.raises(SystemExit, match="2"):
         speed.main()
     assert "give a SETTING" in capsys.readouterr().err
+
+
+def test_a_relative_path_of_a_python_is_of_this_folder(tmp_path, monkeypatch):
+    """The programs run in other folders. A link stays one, as that in a virtual environment does."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/python").symlink_to(sys.executable)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "bin")
+    for value in ("bin/python", "python"):
+        monkeypatch.setenv("SB3_PYTHON", value)
+        assert speed.find_peer() == str(tmp_path / "bin/python")

@@ -73,3 +73,14 @@ def test_other_versions_of_the_libraries_are_installed(tmp_path, monkeypatch):
         time_to_score.find_peers()
         assert len(commands) == count
     assert commands[-1][-2:] == ["a==2", "b==1"]
+
+
+def test_a_relative_path_of_a_python_is_of_this_folder(tmp_path, monkeypatch):
+    """The programs run in other folders. A link stays one, as that in a virtual environment does."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/python").symlink_to(sys.executable)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "bin")
+    for value in ("bin/python", "python"):
+        monkeypatch.setenv("SCORE_PYTHON", value)
+        assert time_to_score.find_peers() == str(tmp_path / "bin/python")

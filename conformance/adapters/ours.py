@@ -429,6 +429,9 @@ class Replay(gym.vector.VectorEnv):
 
 
 def load(path):
-    """The adapter of the script in a file."""
+    """The adapter of the script in a file. Exits with a line for ppo_seeds.py, and for a copy of it."""
     sys.path.insert(0, str(path.resolve().parent))
-    return Script(importlib.import_module(path.stem))
+    module = importlib.import_module(path.stem)
+    if hasattr(module, "OPTIONS_OF_AGENTS"):
+        sys.exit(f"error: {path.name} trains several agents at once; measure ppo.py, from which it comes")
+    return Script(module)

@@ -9,6 +9,7 @@ import contextlib
 import io
 import sys
 from types import ModuleType, SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import torch
@@ -175,14 +176,15 @@ class Scripts:
                 "vf-coef": settings.vf_coef,
                 "max-grad-norm": settings.max_grad_norm,
             }
-            kept = sys.argv
-            sys.argv = [name, *(f"--{key}={value}" for key, value in options.items())]
+            arguments = [name, *(f"--{key}={value}" for key, value in options.items())]
             output = io.StringIO()
-            try:
-                with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
-                    exec(main, namespace)
-            finally:
-                sys.argv = kept
+            with (
+                mock.patch.object(sys, "argv", arguments),
+                mock.patch.object(torch.cuda, "is_available", lambda: False),  # the tables are on the CPU
+                contextlib.redirect_stdout(output),
+                contextlib.redirect_stderr(output),
+            ):
+                exec(main, namespace)
         return namespace, envs.player, recorder
 
     def update(self, world, settings):
