@@ -16,21 +16,35 @@ STEPS = (98_304, 245_760, 491_520, 999_424, 1_998_848)  # after 6, 15, 30, 61 an
 # The options that our runs may have: they change the length or the speed of a run
 SAME_IDEA = {"total_timesteps", "bf16"}
 NAMES = ["environment", "after", "ours (runs)", "`ppo2`, published (runs)", "difference"]
+# What is logged of each update, by its column
+VARIABLES = {
+    "entropy": "entropy",
+    "approx_kl_ppo2": "approximate KL",
+    "clipfrac": "clip fraction",
+    "policy_loss": "policy loss",
+    "value_loss": "value loss",
+    "explained_variance": "explained variance",
+}
+VARIABLES_UNTIL = 491_520  # the step up to which the variables are averaged
+VARIABLE_NAMES = ["variable", *NAMES[2:]]
 
 
 def read_published(results, env_id):
-    """The published runs of a game, [(steps, returns), ...], each with two float64 [updates].
+    """The published runs of a game, [{column: float64 [updates]}, ...]; an empty list where there is no file.
 
-    A return is the mean over the last 100 episodes at the end of an update. The list is empty where there is no file.
-    """
+    The columns are "step", those of VARIABLES, and "return" and "length", the means over the last 100 episodes at the
+    end of an update."""
     path = Path(results, "published", f"{env_id}.csv")
     if not path.exists():
         return []
     rows_by_run = {}
     with path.open() as file:
         for row in csv.DictReader(file):
-            rows_by_run.setdefault(row["run"], []).append((float(row["step"]), float(row["return"])))
-    return [tuple(np.array(rows).T) for rows in rows_by_run.values()]
+            rows_by_run.setdefault(row.pop("run"), []).append(row)
+    tables = []
+    for rows in rows_by_run.values():
+        tables.append({name: np.array([float(row[name]) for row in rows]) for name in rows[0]})
+    return tables
 
 
 def our_runs(experiments, env_id):
@@ -59,7 +73,7 @@ def our_scores(runs, step):
 
 def published_scores(published, step):
     """The scores after a step of the published runs that came so far, float64 [runs]."""
-    return np.array([returns[steps <= step][-1] for steps, returns in published if steps[-1] >= step])
+    return np.array([run["return"][run["step"] <= step][-1] for run in published if run["step"][-1] >= step])
 
 
 def rows(experiments, results):
@@ -83,6 +97,37 @@ def rows(experiments, results):
 def published_mean(results, env_id, last):
     """(steps, returns) up to the step `last`, both float64 [updates]: the mean over the published runs of a game."""
     published = read_published(results, env_id)
-    steps = published[0][0]
+    steps = published[0]["step"]
     inside = steps <= last
-    return steps[inside], np.mean([returns[inside] for _, returns in published], axis=0)
+    return steps[inside], np.mean([run["return"][inside] for run in published], axis=0)
+
+
+def variable_means(tables, name):
+    """The means of a variable up to the step VARIABLES_UNTIL over the runs that came so far, float64 [runs].
+
+    tables: of updates, [{column: float64 [updates]}, ...]."""
+    means = []
+    for table in tables:
+        if table["step"][-1] >= VARIABLES_UNTIL:
+            means.append(table[name][table["step"] <= VARIABLES_UNTIL].mean())
+    return np.array(means)
+
+
+def three_digits(values):
+    """The text "2.46 ± 0.04 (3)": mean, sample standard deviation and number; without a deviation of a single value."""
+    deviation = f" ± {np.std(values, ddof=1):.1g}" if len(values) > 1 else ""
+    return with_count(f"{np.mean(values):.3g}{deviation}", values)
+
+
+def variable_rows(experiments, results, env_id="starpilot"):
+    """The rows of the table of variables, [[cell, ...], ...]."""
+    ours = [run.updates for run in our_runs(experiments, env_id)]
+    theirs = read_published(results, env_id)
+    cells = []
+    for name, title in VARIABLES.items():
+        sides = variable_means(ours, name), variable_means(theirs, name)
+        if len(sides[0]) and len(sides[1]):
+            found = compare(*sides)
+            interval = "" if np.isnan(found.low) else f" [{found.low:+.2g}, {found.high:+.2g}]"
+            cells.append([title, *map(three_digits, sides), f"{found.mean:+.2g}{interval}"])
+    return cells

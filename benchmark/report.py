@@ -107,6 +107,12 @@ def procgen_table(experiments, results):
     return table_head(procgen.NAMES) + [table_row(cells) for cells in procgen.rows(experiments, results)]
 
 
+def variables_table(experiments, results):
+    """The lines of a table in Markdown of what is logged of each update on Procgen, beside the same runs of ppo2."""
+    lines = table_head(procgen.VARIABLE_NAMES)
+    return lines + [table_row(cells) for cells in procgen.variable_rows(experiments, results)]
+
+
 def read_games(results):
     """The rows of results/tuned/games.csv, [{column: text}, ...]; an empty list where there is no such file."""
     path = Path(results, "tuned", "games.csv")
@@ -237,6 +243,8 @@ def with_scores(text, experiments, results, root=""):
             lines = equal_steps_table(experiments)
         elif name == "procgen":
             lines = procgen_table(experiments, results)
+        elif name == "variables":
+            lines = variables_table(experiments, results)
         elif name == "tuned":
             lines = tuned_table(results, tasks.split(), root)
         elif name == "aggregate":
@@ -248,7 +256,7 @@ def with_scores(text, experiments, results, root=""):
         return "\n".join([begin, *lines, end])
 
     # from <!-- NAME --> or <!-- tuned TASK ... --> to <!-- /NAME -->, over several lines
-    names = "scores|equal steps|procgen|tuned|aggregate|time to a score|worlds"
+    names = "scores|equal steps|procgen|variables|tuned|aggregate|time to a score|worlds"
     return re.sub(rf"(?s)(<!-- ({names})(.*?) -->).*?(<!-- /\2 -->)", section, text)
 
 

@@ -711,11 +711,11 @@ def test_equal_steps_beside_stopped_runs():
     }
 
 
-def test_procgen_beside_published_curves(tmp_path):
+def test_procgen_beside_published_curves(tmp_path, monkeypatch):
     """At the end of the same update, of the last 100 episodes; of each seed the run that came furthest counts."""
     (tmp_path / "published").mkdir()
-    lines = [f"{run},{step},{run + step / 98_304}" for run in (0, 1) for step in range(16_384, 262_145, 16_384)]
-    (tmp_path / "published/starpilot.csv").write_text("\n".join(["run,step,return", *lines, ""]))
+    lines = [f"{run},{step},{run + step / 98_304},{run}" for run in (0, 1) for step in range(16_384, 524_289, 16_384)]
+    (tmp_path / "published/starpilot.csv").write_text("\n".join(["run,step,return,entropy", *lines, ""]))
 
     def experiment(env_id, options, *runs):
         runs = [run._replace(about=run.about | {"seed": seed}) for seed, run in enumerate(runs)]
@@ -727,12 +727,21 @@ def test_procgen_beside_published_curves(tmp_path):
         experiment("starpilot", {"total_timesteps": 300_000}, stopped_run(300_000, 3.0)),
         experiment("starpilot", {"num_envs": 32}, stopped_run(300_000, 9.0)),
     ]
-    first, second = procgen.rows(found, tmp_path)  # after 98,304 and 245,760 steps
+    first, second = procgen.rows(found, tmp_path)  # after 98,304 and 245,760 steps: none of ours went further
     difference = scores.compare([3.0, 4.0], [1.0, 2.0]).text(3.5)
     assert first == ["starpilot", "98k", "3.50 ± 0.71 (2)", "1.50 ± 0.71 (2)", difference]
     assert second[1:4] == ["246k", "4.50 ± 0.71 (2)", "3.00 ± 0.71 (2)"]
     steps, returns = procgen.published_mean(tmp_path, "starpilot", 100_000)
     assert steps[-1] == 98_304 and len(steps) == 6 and returns[-1] == 1.5
+
+    runs = [stopped_run(600_000, 2.0), stopped_run(500_000, 2.0), stopped_run(400_000, 2.0)]  # the last stops too early
+    for run, entropy in zip(runs, (2.0, 3.0, 9.0), strict=True):
+        run.updates["entropy"] = np.where(run.updates["step"] <= 491_520, entropy, 100.0)
+    monkeypatch.setattr(procgen, "VARIABLES", {"entropy": "the entropy"})
+    found = scores.compare([2.0, 3.0], [0.0, 1.0])
+    assert procgen.variable_rows([experiment("starpilot", {}, *runs)], tmp_path) == [
+        ["the entropy", "2.5 ± 0.7 (2)", "0.5 ± 0.7 (2)", f"+2 [{found.low:+.2g}, {found.high:+.2g}]"]
+    ]
 
 
 def test_tuned_tasks_have_their_intervals(tmp_path):
