@@ -417,12 +417,13 @@ class Adam:
             tensor.copy_(state[name])
 
 
+# [seeds 1] The vector of each agent is a row of the gradient, [S, P]. The learning rate is [S, 1], or [1, 1] if it is
+# that of all agents.
 @torch.no_grad()
 def adam_step(optimizer, gradient, learning_rate):
     """[core 3] Takes a step of Adam as TensorFlow does: epsilon is 1e-5, and is added before the bias correction.
 
-    gradient: of all parameters, [seeds 1] a row per agent, [S, P].
-    learning_rate: [S, 1], or [1, 1] if it is that of all agents."""
+    gradient: of all parameters, in one vector."""
     optimizer.steps += 1
     bias_correction = torch.sqrt(1 - 0.999**optimizer.steps) / (1 - 0.9**optimizer.steps)
     optimizer.mean.lerp_(gradient, 1 - 0.9)

@@ -11,6 +11,7 @@ from benchmark.report import table_head, table_row
 from benchmark.results import RESULTS, ROOT, load
 from benchmark.scores import mean_and_deviation, scores
 from conformance import page
+from site_tools.diffs import scripts
 
 HISTORY = ROOT / "docs" / "history.md"
 TASKS = "Breakout", "Pong", "BeamRider", "Hopper", "Walker2d", "HalfCheetah"
@@ -116,9 +117,9 @@ def with_tables(text, experiments, scripts):
 
 
 def all_scripts():
-    """The files of all scripts, ppo.py first."""
-    files = sorted([*ROOT.glob("ppo*.py"), *ROOT.glob("impala*.py")], key=lambda file: (file.stem != "ppo", file.stem))
-    return [file for file in files if "class Args" in file.read_text()]
+    """The files of the scripts in the README's table, ppo.py first; copies that lie beside them are none."""
+    names = sorted(scripts(), key=lambda name: (name != "ppo", name))
+    return [ROOT / f"{name}.py" for name in names]
 
 
 def main():

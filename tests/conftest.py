@@ -23,6 +23,14 @@ for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
     if signal.getsignal(number) == signal.SIG_IGN:
         signal.signal(number, handler)
 
+# What the environment of a user, a launcher or a git hook may hold for other programs: a repository, another language,
+# no progress bar, the ranks of a job, an account.
+OTHERS = ("GIT_", "LANGUAGE", "LC_", "MV2_", "OMPI_", "PMI_", "SLURM_", "TQDM_", "WANDB_", "WORLD_SIZE")
+for name in list(os.environ):
+    if name.startswith(OTHERS):
+        del os.environ[name]
+os.environ["LC_ALL"] = "C.UTF-8"
+
 FORKING = {"test_multigpu.py", "test_cleanba.py", "test_impala.py"}
 
 

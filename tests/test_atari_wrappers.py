@@ -14,6 +14,12 @@ import ppo_atari
 FAKE, REAL = load("e_atari_fake"), load("e_atari_real_Breakout")
 
 
+@pytest.mark.parametrize("env_id", ["ALE/Breakout-v5", "Breakout-v4"])
+def test_a_game_that_skips_frames_itself(env_id):
+    with pytest.raises(SystemExit, match=f"^error: {env_id} is not a NoFrameskip game"):
+        ppo_atari.make_env(ppo_atari.Args(env_id=env_id), 0, None)
+
+
 def sha1(array):
     return hashlib.sha1(np.ascontiguousarray(array).tobytes()).hexdigest()
 

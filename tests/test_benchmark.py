@@ -198,6 +198,7 @@ def test_a_line_with_recipes_makes_a_script(tmp_path, monkeypatch, capsys):
     assert about["recipe"] == "recipes/without/core-11.diff + recipes/without/core-9.diff"
     assert about["script"] == "ppo+core-11+core-9" and about["machine"] == {"cores": 2} and "commit" in about
     monkeypatch.setattr(sweep, "start", None)  # no run is started
+    monkeypatch.setenv("FOLDER", str(tmp_path))
     for line, why in (("ppo.py + without/nix", "No such file"), ("ppo.py + with/lstm-mask", "does not apply")):
         with pytest.raises(SystemExit, match=f"(?s)error: {re.escape(line)}: .*{why}"):
             sweep.main([lines[0], line])

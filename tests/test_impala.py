@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 from in_process import watched
-from ranks import in_float64, run, weights
+from ranks import Ranks, in_float64, run, weights
 from run_files import checkpoint, scalars
 from test_cleanba import changed, delay, numbers
 from toy_envs import spaces
@@ -61,6 +61,22 @@ class Linear(torch.nn.Module):
     def forward(self, obs):
         outputs = obs @ self.weights
         return script.Categorical(outputs[..., :2]), outputs[..., 2]
+
+
+def test_the_state_of_rmsprop_is_restored():
+    torch.manual_seed(1)
+    agent = Linear()
+    first = script.RMSprop(agent)
+    second = script.RMSprop(agent)
+    script.rmsprop_step(first, torch.randn(9, dtype=torch.float64), 0.1)
+    second.load_state_dict(first.state_dict())
+    assert torch.equal(second.square, first.square) and first.square.all()
+
+
+def test_minibatches_that_do_not_divide(tmp_path):
+    group = Ranks(0, f"{SMALL} --num-minibatches 3 --total-timesteps 64", tmp_path, module=script)
+    assert group.wait() == [1]
+    assert "error: --num-envs gives each actor 8 environments, not a multiple of --num-minibatches 3" in group.said()
 
 
 def test_the_loss_and_its_gradient():

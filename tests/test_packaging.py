@@ -53,6 +53,7 @@ def test_no_file_names_a_registry():
     assert not any("source" in package or any("url" in file for file in package["files"]) for package in LOCKED)
     ignored = [".git", *(line.rstrip("/") for line in (ROOT / ".gitignore").read_text().splitlines())]
     tops = [path for path in ROOT.iterdir() if not any(fnmatch(path.name, pattern) for pattern in ignored)]
+    tops = [top for top in tops if not (top / "pyvenv.cfg").exists()]  # a user's virtual environment
     files = [path for top in tops for path in (top, *top.rglob("*")) if path.is_file() and path.suffix != ".pyc"]
     assert {"pyproject.toml", "poetry.lock", "ppo.py", "run", "test_packaging.py"} <= {path.name for path in files}
     hosts = re.compile(rb"py[p]i\.org|python[h]osted|https?://[^\s\"]*/(simple|py[p]i)\b", re.IGNORECASE)

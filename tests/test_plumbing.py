@@ -123,14 +123,22 @@ def test_options_of_a_resume(tmp_path):
     """They replace the run's, but for the machine's; an option that one side lacks has its default, or is ignored."""
     run = train(f"{CLOCK} --no-anneal-lr --learning-rate 0.002", tmp_path)
     state = checkpoint(run)
-    elsewhere = {"runs_folder": "/no/such/folder", "threads": 2, "track": True, "option_of_another_copy": 1}
+    elsewhere = {
+        "runs_folder": "/no/such/folder",
+        "threads": 2,
+        "track": True,
+        "cuda": False,
+        "option_of_another_copy": 1,
+    }
     del state["args"]["bootstrap_truncated"]
     torch.save(state | {"args": state["args"] | elsewhere}, max(run.glob("checkpoint_*.pt")))
     assert train(f"--resume {run} --total-timesteps 512", tmp_path) == run
     args = checkpoint(run)["args"]
     assert args["total_timesteps"] == 512 and args["num_steps"] == 16 and not args["anneal_lr"]
     assert args["bootstrap_truncated"] is False
-    assert (args["threads"], args["track"], args["runs_folder"]) == (1, False, "runs")
+    assert (args["threads"], args["track"], args["cuda"], args["runs_folder"]) == (1, False, True, "runs")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    assert json.loads((run / "run.json").read_text())["device"] == device
     assert [value for _, value in scalars(run)["charts/learning_rate"]] == pytest.approx([0.002] * 16)
 
 
@@ -218,8 +226,12 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path, capsys):
 def test_checkpoints_that_are_refused(tmp_path, capsys):
     """Code in a file is not run."""
     malice = type("Malice", (), {"__reduce__": lambda self: (print, ("this was run",))})()
-    contents = {"malice": {"args": malice, "parts": {}}, "another": {"weights": torch.zeros(3)}, "text": None}
-    for name, content in contents.items():
+    kinds = {
+        "malice": ({"args": malice, "parts": {}}, "this holds objects whose loading could run code"),
+        "another": ({"weights": torch.zeros(3)}, "this is not a checkpoint of these scripts"),
+        "text": (None, "there is no intact checkpoint"),
+    }
+    for name, (content, line) in kinds.items():
         (tmp_path / name).mkdir()
         file = tmp_path / name / "checkpoint_000000000064.pt"
         if content:
@@ -227,8 +239,9 @@ def test_checkpoints_that_are_refused(tmp_path, capsys):
         else:
             file.write_text("not a checkpoint")
         for path in (file, file.parent):
-            with pytest.raises((SystemExit, KeyError, OSError)):
+            with pytest.raises(SystemExit, match=f"^error: --resume {re.escape(str(path))}.*: {line}"):
                 in_process.train(PPO, f"--resume {path}", tmp_path)
+            assert file.exists() == (path == file or content is not None)  # a file that was named keeps its name
     assert "this was run" not in capsys.readouterr().out and not list(tmp_path.glob("runs/*"))
 
 
@@ -439,6 +452,27 @@ class Broken(Clock):
         return np.full_like(obs, np.nan) if self.count == 100 else obs, *others
 
 
+def test_a_gradient_that_is_not_finite_ends_the_run(tmp_path):
+    step = ppo.gradient_step
+
+    def infinite_norm(*args):
+        return step(*args) | {"grad_norm": torch.tensor(torch.inf)}
+
+    line = "^error: losses/grad_norm is inf in update 1; "
+    with patched((ppo, "gradient_step", infinite_norm)), pytest.raises(SystemExit, match=line):
+        train(CLOCK, tmp_path)
+
+
+def test_threads_and_repeatable_convolutions(tmp_path):
+    torch.backends.cudnn.deterministic = False
+    try:
+        with in_process.watched(ppo, "gradient_step", lambda *_: torch.get_num_threads()) as seen:
+            train(f"{CLOCK} --threads 2", tmp_path)
+        assert set(seen) == {2} and torch.backends.cudnn.deterministic
+    finally:
+        torch.set_num_threads(1)
+
+
 def test_a_loss_that_is_not_finite_ends_the_run(tmp_path):
     options = "--num-envs 2 --num-steps 32 --total-timesteps 512 --save-every 1 --num-minibatches 1 --update-epochs 1"
     with pytest.raises(SystemExit, match="^error: losses/.* is nan in update 4; perhaps --learning-rate .* not finite"):
@@ -460,7 +494,8 @@ def test_a_signal_saves_and_ends_the_run(number, group, tmp_path):
     kill(process.pid, number)
     status, output, errors = finish(process)
     assert status == 128 + number and "Traceback" not in errors, errors
-    assert f"--resume {run.relative_to(tmp_path)}" in output
+    last = max(run.glob("checkpoint_*.pt")).relative_to(tmp_path)
+    assert output.splitlines()[-1] == f"saved {last}; --resume {run.relative_to(tmp_path)} continues"
     step = checkpoint(run)["global_step"]
     assert steps_of(run) == list(range(64, step + 1, 64))
     assert in_process.train(PPO, f"--resume {run} --total-timesteps {step + 128}", tmp_path) == run
@@ -717,6 +752,19 @@ def test_a_module_beside_a_link(tmp_path):
     assert checkpoint(run)["global_step"] == 512
 
 
+def test_the_commit_of_a_run(tmp_path):
+    """The whole hash, never a tag, and whether files have changed since."""
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    git += ["-c", "commit.gpgsign=false", "-c", "tag.gpgsign=false"]
+    (tmp_path / "file").write_text("1")
+    for words in (["init", "-q"], ["add", "file"], ["commit", "-qm", "a"], ["tag", "-am", "b", "b"]):
+        subprocess.run([*git, *words], check=True)
+    commit = ppo.git_commit(tmp_path)
+    assert re.fullmatch("[0-9a-f]{40}", commit)
+    (tmp_path / "file").write_text("2")
+    assert ppo.git_commit(tmp_path) == f"{commit}-dirty"
+
+
 def test_why_there_is_no_commit(tmp_path, monkeypatch):
     """Where git refuses the checkout of another owner, and where there is no git, the reason stands in its place."""
     git = tmp_path / "git"
@@ -730,13 +778,16 @@ def test_why_there_is_no_commit(tmp_path, monkeypatch):
 
 
 def test_the_id_of_a_tracked_run(tmp_path, monkeypatch):
-    """It has only characters that wandb takes, and at most 128; a resume has the same."""
-    ids = []
-    wandb = SimpleNamespace(init=lambda **settings: ids.append(settings["id"]))
+    """It has only characters that wandb takes, and at most 128; a resume has the same, and goes on there."""
+    settings = []
+    wandb = SimpleNamespace(init=lambda **kept: settings.append(kept))
     monkeypatch.setitem(sys.modules, "wandb", wandb)
     run = train(f"{CLOCK} --track --exp-name lr=3e-4,gamma=0.99{'x' * 100}", tmp_path)
     train(f"--resume {run} --total-timesteps 512 --track", tmp_path)
-    assert re.fullmatch(r"[\w-]{1,128}", ids[0]) and ids[0] == ids[1]
+    first, second = settings
+    assert re.fullmatch(r"[\w-]{1,128}", first["id"]) and first["id"] == second["id"]
+    assert [each["config"]["total_timesteps"] for each in settings] == [384, 512]
+    assert all(each["resume"] == "allow" and each["sync_tensorboard"] for each in settings)
 
 
 def test_a_folder_belongs_to_one_process(tmp_path):

@@ -172,7 +172,7 @@ def refresh(tmp_path, monkeypatch):
     monkeypatch.setattr("recipes.recipe.ROOT", tmp_path)
     monkeypatch.setattr(refreshing, "ROOT", tmp_path)
     script.write_text(BEFORE)
-    git = ["git", "-C", tmp_path, "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    git = ["git", "-C", tmp_path, "-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
     for command in (["init", "-q"], ["add", "s.py"], ["commit", "-qm", "a"]):
         subprocess.run([*git, *command], check=True)
     file.write_text(HEADER + refreshing.diff("s.py", BEFORE, BEFORE.replace("y + 1", "y + 2")))
@@ -192,7 +192,7 @@ def test_a_recipe_follows_its_script(refresh, tmp_path):
     assert apply(refresh(after), after) == after.replace("y + 1", "y + 2")
 
 
-def test_a_diff_does_not_depend_on_the_settings_of_git(tmp_path, monkeypatch):
+def test_a_diff_does_not_depend_on_the_settings_of_git(refresh, tmp_path, monkeypatch):
     (tmp_path / ".gitconfig").write_text("[diff]\nexternal = echo\n[color]\nui = always\n")
     plain = refreshing.diff("s.py", BEFORE, BEFORE.replace("y + 1", "y + 2"))
     monkeypatch.setenv("HOME", str(tmp_path))

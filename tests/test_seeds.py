@@ -4,8 +4,10 @@ import copy
 import dataclasses
 import json
 import math
+import os
 import re
 import shutil
+import signal
 
 import gymnasium as gym
 import in_process
@@ -301,6 +303,51 @@ def test_an_agent_that_fails_ends_alone_and_is_named(capsys, float64, tmp_path):
 def test_a_process_without_agents_left_ends(tmp_path):
     with pytest.raises(SystemExit, match="no agent is left"):
         train_agents(f"{TINY} --learning-rate inf", tmp_path)
+
+
+def test_a_signal_saves_all_agents(tmp_path):
+    log_update = ppo_seeds.Runs.log_update
+
+    def log_and_stop(runs, scalars):
+        log_update(runs, scalars)
+        if runs.global_step == 128:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with patched((ppo_seeds.Runs, "log_update", log_and_stop)), pytest.raises(SystemExit) as end:
+        train_agents(f"{TINY} --seeds 1 2", tmp_path)
+    assert end.value.code == 128 + signal.SIGTERM
+    folders = list((tmp_path / "runs").iterdir())
+    assert [checkpoint(folder)["global_step"] for folder in folders] == [128, 128]
+    assert all(len(scalars(folder)["losses/policy_loss"]) == 2 for folder in folders)
+
+
+def test_every_agent_is_resumed(tmp_path):
+    """With the weights and the optimizer's state of its own checkpoint, in other games."""
+    folders = train_agents(f"{TINY} --learning-rate 1e-3 --seeds 1 2", tmp_path)
+    saved = [checkpoint(folder)["parts"] for folder in folders]
+    stacks = []
+    loaded = []
+    stack = ppo_seeds.stack
+    start = ppo_seeds.Runs.start
+
+    def stack_and_keep(agents):
+        stacks.append(stack(agents))
+        return stacks[-1]
+
+    def start_and_look(runs, device, **parts):
+        start(runs, device, **parts)
+        for k in range(2):
+            loaded.append({name: copy.deepcopy(of_agents[k].state_dict()) for name, of_agents in parts.items()})
+            # the stacked agent that trains has these weights, too
+            assert torch.equal(stacks[-1].policy.weight.mT[k], loaded[k]["agent"]["policy.weight"])
+
+    patches = (ppo_seeds, "stack", stack_and_keep), (ppo_seeds.Runs, "start", start_and_look)
+    seeds = watched(gym.vector.SyncVectorEnv, "reset", lambda envs, seed, **_: seed)
+    with patched(*patches), seeds as seen:
+        resume = " ".join(str(folder.relative_to(tmp_path)) for folder in folders)
+        train_agents(f"--resume {resume} --total-timesteps 1280", tmp_path)
+    assert equal(loaded, saved) and not equal(*saved)
+    assert seen == [[641, 642, 643, 644, 642, 643, 644, 645]]
 
 
 def test_agents_go_on_side_by_side_alone_or_under_ppo(tmp_path):
