@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -677,8 +678,10 @@ def test_a_script_in_cleanrls_style_trains_on_the_cpu(monkeypatch, tmp_path):
     """Also where there is a GPU, as the tables are in the CPU's memory."""
     (tmp_path / "ppo.py").write_text(SCRIPT_IN_CLEANRLS_STYLE)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(sys, "path", [*sys.path])  # the adapter adds to it, and to the modules
     words = list(sys.argv)
-    namespace, *_ = single_file.Scripts(tmp_path).train(make_world(), Settings())
+    with mock.patch.dict(sys.modules):
+        namespace, *_ = single_file.Scripts(tmp_path).train(make_world(), Settings())
     assert namespace["device"] == "cpu" and "--num-envs=4" in namespace["arguments"]
     assert torch.cuda.is_available() and sys.argv == words
 
