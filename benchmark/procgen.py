@@ -13,9 +13,10 @@ from benchmark.curves import last_100
 from benchmark.scores import compare, mean_and_deviation, short_steps, with_count
 
 STEPS = (98_304, 245_760, 491_520, 999_424, 1_998_848)  # after 6, 15, 30, 61 and 122 updates
-# The options that our runs may have: they change the length or the speed of a run
-SAME_IDEA = {"total_timesteps", "bf16"}
-NAMES = ["environment", "after", "ours (runs)", "`ppo2`, published (runs)", "difference"]
+# The options that our runs may have
+LENGTH = {"total_timesteps"}
+PRECISION = {"bf16"}
+NAMES = ["environment", "after", "options", "ours (runs)", "`ppo2`, published (runs)", "difference"]
 # What is logged of each update, by its column
 VARIABLES = {
     "entropy": "entropy",
@@ -26,7 +27,7 @@ VARIABLES = {
     "explained_variance": "explained variance",
 }
 VARIABLES_UNTIL = 491_520  # the step up to which the variables are averaged
-VARIABLE_NAMES = ["variable", *NAMES[2:]]
+VARIABLE_NAMES = ["variable", *NAMES[3:]]
 
 
 def read_published(results, env_id):
@@ -47,17 +48,18 @@ def read_published(results, env_id):
     return tables
 
 
-def our_runs(experiments, env_id):
-    """Our runs of a game that are comparable, [Run, ...]: of each seed the one with the most steps."""
-    longest = {}
+def our_runs(experiments, env_id, bf16=False):
+    """Our runs of a game that are comparable, [Run, ...]: of each seed the one with the most steps.
+
+    They have the default options, and with `bf16` also --bf16; only their lengths may differ."""
+    wanted = PRECISION if bf16 else set()
+    runs = []
     for experiment in experiments:
         is_of_game = experiment.script == "ppo_procgen" and experiment.env_id == env_id
-        if not is_of_game or not experiment.options.keys() <= SAME_IDEA:
-            continue
-        for run in experiment.ours:
-            seed = run.about["seed"]
-            if seed not in longest or run.about["steps"] > longest[seed].about["steps"]:
-                longest[seed] = run
+        if is_of_game and experiment.options.keys() - LENGTH == wanted:
+            runs.extend(experiment.ours)
+    runs.sort(key=lambda run: run.about["steps"])
+    longest = {run.about["seed"]: run for run in runs}  # of a seed, the last one stays
     return list(longest.values())
 
 
@@ -73,24 +75,31 @@ def our_scores(runs, step):
 
 def published_scores(published, step):
     """The scores after a step of the published runs that came so far, float64 [runs]."""
-    return np.array([run["return"][run["step"] <= step][-1] for run in published if run["step"][-1] >= step])
+    values = []
+    for run in published:
+        if run["step"][-1] >= step:
+            until = run["step"] <= step
+            values.append(run["return"][until][-1])
+    return np.array(values)
 
 
 def rows(experiments, results):
     """The rows of the table, [[cell, ...], ...]; the last cell is our mean minus that of ppo2, with Welch's interval.
 
-    A row needs runs on both sides."""
+    A row needs runs on both sides. Those without --bf16 come first."""
     cells = []
     for env_id in sorted({experiment.env_id for experiment in experiments if experiment.script == "ppo_procgen"}):
-        runs = our_runs(experiments, env_id)
         published = read_published(results, env_id)
-        for step in STEPS:
-            ours = our_scores(runs, step)
-            theirs = published_scores(published, step)
-            if len(ours) and len(theirs):
-                sides = [with_count(mean_and_deviation(values), values) for values in (ours, theirs)]
-                difference = compare(ours, theirs).text(max(ours.mean(), theirs.mean(), key=abs))
-                cells.append([env_id, short_steps(step), *sides, difference])
+        for bf16 in (False, True):
+            runs = our_runs(experiments, env_id, bf16)
+            options = "`--bf16`" if bf16 else ""
+            for step in STEPS:
+                ours = our_scores(runs, step)
+                theirs = published_scores(published, step)
+                if len(ours) and len(theirs):
+                    sides = [with_count(mean_and_deviation(values), values) for values in (ours, theirs)]
+                    difference = compare(ours, theirs).text(max(ours.mean(), theirs.mean(), key=abs))
+                    cells.append([env_id, short_steps(step), options, *sides, difference])
     return cells
 
 
@@ -120,7 +129,7 @@ def three_digits(values):
 
 
 def variable_rows(experiments, results, env_id="starpilot"):
-    """The rows of the table of variables, [[cell, ...], ...]."""
+    """The rows of the table of variables, [[cell, ...], ...], of our runs without --bf16."""
     ours = [run.updates for run in our_runs(experiments, env_id)]
     theirs = read_published(results, env_id)
     cells = []
