@@ -529,7 +529,10 @@ def train(args, run):
 
 
 def make_rollouts(args, envs, seed, device, generator, rank, ranks):
-    """[cleanba 1] For each agent sent, yields columns [M, N, ...] (dones M + 1, next_obs 1), ends and the wait."""
+    """[cleanba 1] A generator that makes a rollout with each agent that send() gives it.
+
+    It yields the columns, {name: tensor [M, N, ...]}, the (returns, lengths) of the episodes that ended, for each step,
+    and the seconds that it waited for the agent. [impala 3] dones has M + 1 rows, and next_obs one."""
     backend = torch.get_device_module(device)
     stream = backend.Stream(device)  # [cleanba 6]
     rollout_made = None  # [cleanba 1]
@@ -583,7 +586,9 @@ def make_rollouts(args, envs, seed, device, generator, rank, ranks):
 
 
 def learn(args, run, device, agent, optimizer, take_step, starters, actor_device):  # [impala 4]
-    """[cleanba 1] Trains on the rollouts that the actors make in other threads."""
+    """[cleanba 1] Trains on the rollouts that the actors make in other threads, and returns the agent.
+
+    starters: for each actor, a function that takes an agent and returns the future of a rollout."""
     pending = []  # [cleanba 2] pairs of an agent's version and the futures of its rollouts
     for update in run.updates():  # which also saves checkpoints between updates, and ends a run that is stopped
         # [core 4] [impala 5] annealing of the learning rate
@@ -605,7 +610,8 @@ def learn(args, run, device, agent, optimizer, take_step, starters, actor_device
             pending.append((update, started_rollouts))
         started = time.perf_counter()  # [cleanba 9]
         version, futures = pending.pop(0)  # [cleanba 2]
-        rollouts, ends, waits_for_agents = zip(*(future.result() for future in futures), strict=True)
+        results = [future.result() for future in futures]  # of each actor, what make_rollouts() yields
+        rollouts, ends, waits_for_agents = zip(*results, strict=True)
         wait_for_rollouts = time.perf_counter() - started  # [cleanba 9]
 
         # [cleanba 3] the threads' columns side by side, and the ends of their episodes

@@ -292,7 +292,7 @@ def gae(rewards, values, dones, next_value, next_done, gamma, gae_lambda):
     """
     next_values = np.append(values[1:], [next_value], axis=0)
     next_dones = np.append(dones[1:], [next_done], axis=0)
-    nonterminal = 1.0 - next_dones  # float64, as all below; 0 where the next observation begins an episode
+    nonterminal = 1.0 - next_dones  # float64, as the sums below; 0 where the next observation begins an episode
     deltas = rewards + gamma * next_values * nonterminal - values
     advantages = np.zeros_like(values)
     advantage = 0.0
@@ -556,7 +556,10 @@ def train(args, run):
 
 
 def make_rollouts(args, envs, seed, device, generator, rank, ranks):
-    """[cleanba 1] For each agent sent, yields columns [M, N, ...], episode ends and seconds waited."""
+    """[cleanba 1] A generator that makes a rollout with each agent that send() gives it.
+
+    It yields the columns, {name: tensor [M, N, ...]}, the (returns, lengths) of the episodes that ended, for each step,
+    and the seconds that it waited for the agent."""
     backend = torch.get_device_module(device)
     stream = backend.Stream(device)  # [cleanba 6]
     rollout_made = None  # [cleanba 1]
@@ -608,7 +611,7 @@ def make_rollouts(args, envs, seed, device, generator, rank, ranks):
             rewards,
             values.cpu().numpy(),
             dones,
-            next_value.cpu().numpy(),
+            next_value.numpy(),
             next_done,
             args.gamma,
             args.gae_lambda,
@@ -618,7 +621,9 @@ def make_rollouts(args, envs, seed, device, generator, rank, ranks):
 
 
 def learn(args, run, device, agent, optimizer, take_step, generator, starters, actor_device, rank, ranks):
-    """[cleanba 1] Trains on the rollouts that the actors make in other threads."""
+    """[cleanba 1] Trains on the rollouts that the actors make in other threads, and returns the agent.
+
+    starters: for each actor, a function that takes an agent and returns the future of a rollout."""
     pending = []  # [cleanba 2] pairs of an agent's version and the futures of its rollouts
     for update in run.updates():  # which also saves checkpoints between updates, and ends a run that is stopped
         # [core 4] annealing of the learning rate, and [aux 1] of the clip range
@@ -641,7 +646,8 @@ def learn(args, run, device, agent, optimizer, take_step, generator, starters, a
             pending.append((update, started_rollouts))
         started = time.perf_counter()  # [cleanba 9]
         version, futures = pending.pop(0)  # [cleanba 2]
-        rollouts, ends, waits_for_agents = zip(*(future.result() for future in futures), strict=True)
+        results = [future.result() for future in futures]  # of each actor, what make_rollouts() yields
+        rollouts, ends, waits_for_agents = zip(*results, strict=True)
         wait_for_rollouts = time.perf_counter() - started  # [cleanba 9]
 
         # [cleanba 3] the threads' columns side by side, each [M, threads * N, ...], and the ends of their episodes

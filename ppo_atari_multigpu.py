@@ -249,7 +249,7 @@ def gae(rewards, values, dones, next_value, next_done, gamma, gae_lambda):
     """
     next_values = np.append(values[1:], [next_value], axis=0)
     next_dones = np.append(dones[1:], [next_done], axis=0)
-    nonterminal = 1.0 - next_dones  # float64, as all below; 0 where the next observation begins an episode
+    nonterminal = 1.0 - next_dones  # float64, as the sums below; 0 where the next observation begins an episode
     deltas = rewards + gamma * next_values * nonterminal - values
     advantages = np.zeros_like(values)
     advantage = 0.0

@@ -92,6 +92,7 @@ def register_microrts():
     # the package needs numpy's former alias of int, and these names of the former gym
     np.int = int
     old_gym = SimpleNamespace(Env=object, error=gym.error, spaces=gym.spaces, utils=gym.utils)
+    # with this name there, the package does not register its games with the former gym
     old_gym.envs = SimpleNamespace(registry=SimpleNamespace(env_specs=["Microrts-v0"]))
     sys.modules["gym"] = old_gym
     sys.modules["gym.utils"] = gym.utils
@@ -399,7 +400,7 @@ def gae(rewards, values, dones, next_value, next_done, gamma, gae_lambda):
     """
     next_values = np.append(values[1:], [next_value], axis=0)
     next_dones = np.append(dones[1:], [next_done], axis=0)
-    nonterminal = 1.0 - next_dones  # float64, as all below; 0 where the next observation begins an episode
+    nonterminal = 1.0 - next_dones  # float64, as the sums below; 0 where the next observation begins an episode
     deltas = rewards + gamma * next_values * nonterminal - values
     advantages = np.zeros_like(values)
     advantage = 0.0

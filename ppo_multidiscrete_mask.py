@@ -92,6 +92,7 @@ def register_microrts():
     # the package needs numpy's former alias of int, and these names of the former gym
     np.int = int
     old_gym = SimpleNamespace(Env=object, error=gym.error, spaces=gym.spaces, utils=gym.utils)
+    # with this name there, the package does not register its games with the former gym
     old_gym.envs = SimpleNamespace(registry=SimpleNamespace(env_specs=["Microrts-v0"]))
     sys.modules["gym"] = old_gym
     sys.modules["gym.utils"] = gym.utils
@@ -179,7 +180,8 @@ class Episodes(gym.Wrapper):
     """Flattens observations, and puts the return and length of an episode into the info of its last step.
 
     [library] The boards of Gym-µRTS are not flattened.
-    Other infos are dropped: a vector of environments cannot join those that change their shape or type."""
+    [aux 4] The info of a reset, and of each step but an episode's last, has the mask of the valid actions, bool
+    [sum(nvec)]. Other infos are dropped: a vector of environments cannot join those that change their shape or type."""
 
     def __init__(self, env):
         super().__init__(env)
@@ -443,7 +445,7 @@ def gae(rewards, values, dones, next_value, next_done, gamma, gae_lambda):
     """
     next_values = np.append(values[1:], [next_value], axis=0)
     next_dones = np.append(dones[1:], [next_done], axis=0)
-    nonterminal = 1.0 - next_dones  # float64, as all below; 0 where the next observation begins an episode
+    nonterminal = 1.0 - next_dones  # float64, as the sums below; 0 where the next observation begins an episode
     deltas = rewards + gamma * next_values * nonterminal - values
     advantages = np.zeros_like(values)
     advantage = 0.0

@@ -312,7 +312,9 @@ def stack(agents):
         sys.exit(f"error: {', '.join(sorted(second_names))}: a parameter that has two names cannot be stacked")
     stacked = copy.deepcopy(agents[0])
     for name, module in agents[0].named_modules():
-        if isinstance(module, nn.Linear) and module.bias is not None:
+        parameters = {name for name, _ in module.named_parameters(recurse=False)}
+        # a subclass may compute something else
+        if type(module) is nn.Linear and parameters == {"weight", "bias"}:
             stacked.set_submodule(name, StackedLinear([agent.get_submodule(name) for agent in agents]))
         elif [*module.parameters(recurse=False), *module.buffers(recurse=False)]:
             sys.exit(f"error: {name or 'Agent'} has parameters or buffers; only nn.Linear with a bias can be stacked")
@@ -328,7 +330,7 @@ def gae(rewards, values, dones, next_value, next_done, gamma, gae_lambda):
     """
     next_values = np.append(values[1:], [next_value], axis=0)
     next_dones = np.append(dones[1:], [next_done], axis=0)
-    nonterminal = 1.0 - next_dones  # float64, as all below; 0 where the next observation begins an episode
+    nonterminal = 1.0 - next_dones  # float64, as the sums below; 0 where the next observation begins an episode
     deltas = rewards + gamma * next_values * nonterminal - values
     advantages = np.zeros_like(values)
     advantage = 0.0
@@ -525,7 +527,7 @@ def check_batch(agent, batch, args):
     size = args.num_steps * args.num_envs
     for name, column in batch.items():
         shape = list(column.shape)
-        if column.shape[1] != size:  # [seeds 1]
+        if column.ndim < 2 or column.shape[1] != size:  # [seeds 1]
             sys.exit(f"error: {name} must have a row for each of the rollout's {size} steps, and has the shape {shape}")
         if name in ("logprobs", "values") and column.ndim != 2:  # [seeds 1]
             sys.exit(f"error: {name} has the shape {shape}, and must be [S, B], one number for each observation")
@@ -1280,7 +1282,7 @@ class Runs(Run):
     def log_step(self, infos):
         """Counts a step of all environments, and gives each agent's run the episodes that ended in its own."""
         final_info = infos.get("final_info", {})
-        self.global_step += self.args.num_envs  # that of each agent, for a train() that asks for it as of any run
+        self.global_step += self.args.num_envs  # the step of each agent; an edit of train() may read it, as of a Run
         for k, run in self.running():
             rows = slice(k * self.args.num_envs, (k + 1) * self.args.num_envs)
             if "_episode" not in final_info or not final_info["_episode"][rows].any():
@@ -1315,7 +1317,10 @@ def combinations(args):
         values[name] = value if isinstance(value, tuple) else (value,)
         if not values[name]:
             sys.exit(f"error: --{name.replace('_', '-')} needs a value")
-        if len(values[name]) != len(set(values[name])):
+        distinct = set(values[name])
+        if args.resume is not None and name == "resume":
+            distinct = {Path(folder).resolve() for folder in values[name]}  # one folder may be spelled in several ways
+        if len(values[name]) != len(distinct):
             sys.exit(f"error: --{name.replace('_', '-')} needs values that differ from each other")
     several = [name for name in values if len(values[name]) > 1]
     changed = " and ".join(f"--{name.replace('_', '-')}" for name in several if name != "resume")
@@ -1345,7 +1350,7 @@ def check_same(run, first):
         sys.exit(f"error: {first.args.resume} and {run.args.resume} differ in {', '.join(differing)}; {hint}")
     if run.global_step != first.global_step:
         steps = f"{first.args.resume} is at step {first.global_step}, {run.args.resume} at step {run.global_step}"
-        sys.exit(f"error: {steps}")
+        sys.exit(f"error: {steps}; continue them in processes of their own")
     if run.first_step != first.first_step:
         steps = f"{first.args.resume} began at step {first.first_step}, {run.args.resume} at step {run.first_step}"
         sys.exit(f"error: {steps}, so their learning rates fall in different ways")

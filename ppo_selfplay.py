@@ -108,6 +108,7 @@ class Slime(gym.Env):
     def reset(self, seed=None, options=None):
         super().reset(seed=seed)
         self.game = self.library.Game(self.np_random)
+        # player 0 is the right one, as the reward of the game's step() is that of the right one
         self.players = [self.game.agent_right, self.game.agent_left]
         return self.observations(), {}
 
@@ -348,7 +349,7 @@ def gae(rewards, values, dones, next_value, next_done, gamma, gae_lambda):
     """
     next_values = np.append(values[1:], [next_value], axis=0)
     next_dones = np.append(dones[1:], [next_done], axis=0)
-    nonterminal = 1.0 - next_dones  # float64, as all below; 0 where the next observation begins an episode
+    nonterminal = 1.0 - next_dones  # float64, as the sums below; 0 where the next observation begins an episode
     deltas = rewards + gamma * next_values * nonterminal - values
     advantages = np.zeros_like(values)
     advantage = 0.0

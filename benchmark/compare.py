@@ -8,8 +8,8 @@ The first writes runs/curves.svg, with a panel for each environment, and prints 
 t-test at the 5% level. The third does so in every environment that has both, and summarizes the environments by
 median, mean and interquartile mean. An experiment is named by its --exp-name, or by its script. Where its runs have
 different options, the name alone means the defaults; add options for the others: --a "ppo --learning-rate 0.001".
-Without --steps, scores are compared after the steps of the longest run of the experiment that came less far. Runs that
-are left out are named.
+Without --steps, the longest run of each experiment counts, and scores are compared after the steps of the shorter of
+these two. Runs that are left out are named.
 """
 
 import argparse
@@ -179,7 +179,7 @@ def row(names, a, b, step):
     if not len(a) or not len(b):
         return [*cells, "", "no runs on a side", ""]
     difference = compare(b, a)
-    verdict = difference.verdict(names[1]) or "not tested"  # a single run, or scores that are all the same
+    verdict = difference.verdict(names[1]) or "not tested"  # a single run, or no spread on either side
     return [*cells, difference.text(a.mean()), verdict, p_value(difference.p)]
 
 
@@ -268,7 +268,7 @@ def compare_everywhere(args, experiments, lines):
             wholes, sides = read_sides(names, named, lines)
         except Unclear as problem:
             problems.append(problem)
-            lines.append(f"left out: {env_id}: {str(problem).splitlines()[0]}")
+            lines.append(f"left out: {env_id}: {str(problem).splitlines()[0].removesuffix(':')}")
             continue
         print(f"{env_id}: {wholes[0]} (a) and {wholes[1]} (b)")
         step = common_steps(sides)

@@ -5,9 +5,9 @@
 
 Other options are passed to the script; "ppo.py + with/muon" is a script with a recipe. A trial is one choice of
 hyperparameters, run with each seed by benchmark/sweep.py. Its score is the mean return of the last 100 episodes,
-averaged over the seeds. After five trials, one ends early if its best score so far is below the median of those that
-were completed. The study is kept in a file: the same command continues it, also in several processes at once. To search
-other hyperparameters, change `suggest`, which starts another study.
+averaged over the seeds. Once five trials are complete, a trial ends early if the best of its mean scores so far is
+below their median after as many seeds. The study is kept in a file: the same command continues it, also in several
+processes at once. To search other hyperparameters, change `suggest`, which starts another study.
 """
 
 import argparse
@@ -42,6 +42,23 @@ def suggest(trial, num_steps):
     }
 
 
+def check_others(others):
+    """Ends the program if one of the other options is searched, as those of a trial would replace it.
+
+    others: the words that are passed to the script."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)  # this study is only for the names of what is searched
+    searched = suggest(optuna.create_study().ask(), NUM_STEPS)
+    optuna.logging.set_verbosity(optuna.logging.INFO)
+    for word in others:
+        name = word.partition("=")[0].removeprefix("--").replace("_", "-")
+        if not word.startswith("--"):
+            continue
+        if name in searched:
+            sys.exit(f"error: --{name} is searched; to fix it, take it out of suggest() in benchmark/search.py")
+        if name == "seed":
+            sys.exit("error: each trial runs with the seeds 1, 2, ...; --seeds is their number")
+
+
 def fitting_num_steps(args):
     """Those of NUM_STEPS with which a script's options {name: value} make whole minibatches and a whole rollout.
 
@@ -68,6 +85,11 @@ class NoEpisode(Exception):
     """No episode ended in a run of a trial."""
 
 
+def silence_optuna():
+    """Hides the tracebacks that Optuna logs of exceptions in a trial, as warnings."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+
+
 def note_signal(number, _frame):
     stopped.append(number)
 
@@ -78,7 +100,7 @@ def wait(process):
         time.sleep(0.2)
     if stopped:
         sweep.stop([process])
-        optuna.logging.set_verbosity(optuna.logging.ERROR)  # below it, a traceback of this exception is a warning
+        silence_optuna()
         raise KeyboardInterrupt
     return process.returncode
 
@@ -93,6 +115,7 @@ def score(line, folder, seed):
     returns = torch.load(checkpoint, weights_only=True)["returns"]
     if not returns:
         steps = run.args["total_timesteps"]
+        silence_optuna()
         raise NoEpisode(f"no episode ended in {steps} steps, so there is no score: raise --total-timesteps")
     return float(np.mean(returns))
 
@@ -123,6 +146,7 @@ def main():
         parser.error("--seeds and --trials must be at least 1")
     args.folder = args.folder.resolve()
     args.folder.mkdir(parents=True, exist_ok=True)
+    check_others(others)
     line = f"{args.script} {shlex.join(others)}"
     num_steps = fitting_num_steps(sweep.Ours(line, 1, args.folder).args)
     if not num_steps:

@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -52,8 +53,11 @@ class Setting(NamedTuple):
 
 def find_peer():
     """The Python that has Stable-Baselines3; installs it first if necessary."""
-    if "SB3_PYTHON" in os.environ:
-        return absolute(os.environ["SB3_PYTHON"])
+    if os.environ.get("SB3_PYTHON"):
+        python = absolute(os.environ["SB3_PYTHON"])
+        if shutil.which(python) is None:
+            sys.exit(f"error: there is no {python}; SB3_PYTHON names the Python that has Stable-Baselines3")
+        return python
     folder = ROOT / ".venv-sb3"
     stamp = folder / "stamp"  # what is installed there
     wanted = "\n".join(SB3)

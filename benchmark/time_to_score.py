@@ -2,9 +2,10 @@
 
     python -m benchmark.time_to_score CartPole-v1 Acrobot-v1 --seeds 5
 
-Ours have the settings of tuned.sh. Stable-Baselines3 and SBX, which are installed into .venv-score unless SCORE_PYTHON
-names a Python that has them, have those of RL Zoo (sb3.py). For each seed the programs take turns, and each has one
-thread. A row for each run goes to results/time_to_score.csv; `make report` puts the table into docs/speed.md.
+Ours have the settings of tuned.sh. Stable-Baselines3 and SBX have those of RL Zoo (sb3.py); they are installed into
+.venv-score, unless SCORE_PYTHON names a Python that has them. For each seed the programs take turns. PyTorch has one
+thread; start the command with `taskset -c 0`, so that JAX has one core, too. A row for each run goes to
+results/time_to_score.csv; `make report` puts the table into docs/speed.md.
 """
 
 import argparse
@@ -12,6 +13,8 @@ import csv
 import json
 import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -34,7 +37,7 @@ SCORES = {
     "LunarLander-v3": 200,
     "HalfCheetah-v5": 4800,
 }
-# RL Zoo's steps: the most that Stable-Baselines3 and SBX may take
+# RL Zoo's steps, which Stable-Baselines3 and SBX round up to whole rollouts
 ZOO_STEPS = {
     "CartPole-v1": 100_000,
     "Acrobot-v1": 1_000_000,
@@ -50,8 +53,11 @@ SHOWN_PACKAGES = ("stable_baselines3", "sbx-rl", "jax", "torch", "gymnasium", "n
 
 def find_peers():
     """The Python that has Stable-Baselines3 and SBX; installs them first if necessary."""
-    if "SCORE_PYTHON" in os.environ:
-        return sweep.absolute(os.environ["SCORE_PYTHON"])
+    if os.environ.get("SCORE_PYTHON"):
+        python = sweep.absolute(os.environ["SCORE_PYTHON"])
+        if shutil.which(python) is None:
+            sys.exit(f"error: there is no {python}; SCORE_PYTHON names the Python that has the other libraries")
+        return python
     folder = ROOT / ".venv-score"
     stamp = folder / "stamp"  # what is installed there
     wanted = "\n".join(PEER_PACKAGES)
@@ -84,7 +90,7 @@ def run_command(command):
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(command, cwd=folder, env=os.environ | one_thread, capture_output=True, text=True)
     if done.returncode != 0:
-        raise SystemExit(f"error: {command}:\n{done.stderr[-2000:]}")
+        raise SystemExit(f"error: {shlex.join(map(str, command))}:\n{done.stderr[-2000:]}")
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -192,7 +198,10 @@ def main():
     for program in options.programs:
         python = sys.executable if program == "ours" else find_peers()
         versions[program] = versions_of(python)
-    commit = collect.git("describe", "--always", "--dirty")
+    commit = collect.git("describe", "--always")
+    # this program itself changes the results
+    if collect.git("status", "--porcelain", "--untracked-files=no", "--", ":!benchmark/results"):
+        commit += "-dirty"
     machine = " ".join(f"{name}={value}" for name, value in sweep.machine(1).items() if value)
     for seed in range(1, options.seeds + 1):
         for task in options.tasks:

@@ -983,7 +983,7 @@ def test_two_experiments_in_all_environments(run, tmp_path, capsys, monkeypatch)
     assert lines[0].startswith("Acrobot-v1: ppo --total-timesteps 2048 (a) and my_ppo --total-timesteps 2048 (b)")
     assert [line.split()[0] for line in lines[4:6]] == ["Acrobot-v1", "CartPole-v1"]
     assert lines[6].startswith("0 environments, scaled")  # the copies of one run have one score
-    assert "left out: Pendulum-v1: my_ppo is none of the experiments:" in lines
+    assert "left out: Pendulum-v1: my_ppo is none of the experiments" in lines
     without_b = "^2$"  # argparse's status; its message goes to the standard error
     cases = [(("--a", "ppo", "--b", "nix"), "nix is none of the experiments:\n"), (("--a", "ppo"), without_b)]
     for words, said in cases:

@@ -43,9 +43,9 @@ def search(monkeypatch, tmp_path, capsys):
 
 def test_the_best_trial_is_said_as_a_command(search):
     """Its score is the mean over seeds; a second command goes on with the study; a trial that fails is left out."""
-    said = search("1 7 3 fails", "--trials", "4", "--seeds", "2", "--gamma", "0.9").out
-    assert said.startswith("3 of 4 trials completed; the best scored 7.5:\npython ppo.py --gamma 0.9 --lear")
-    assert search("1 7 3 fails 8", "--trials", "1", "--seeds", "2", "--gamma", "0.9").out.startswith("4 of 5 trials")
+    said = search("1 7 3 fails", "--trials", "4", "--seeds", "2", "--vf-coef", "0.9").out
+    assert said.startswith("3 of 4 trials completed; the best scored 7.5:\npython ppo.py --vf-coef 0.9 --lear")
+    assert search("1 7 3 fails 8", "--trials", "1", "--seeds", "2", "--vf-coef", "0.9").out.startswith("4 of 5 trials")
 
 
 def test_a_poor_trial_is_given_up_after_its_first_seed(search):
@@ -62,6 +62,13 @@ def test_it_tries_what_fits():
     assert program.fitting_num_steps(args | {"num_envs": 2}) == [32, 64, 128, 256, 512]
     assert program.fitting_num_steps(args | {"num_minibatches": 3}) == []
     assert program.fitting_num_steps(args | {"num_envs": 4, "total_timesteps": 600}) == [32, 64, 128]
+
+
+@pytest.mark.parametrize("words", [("--gamma", "0.5"), ("--num_steps=64",), ("--seed", "3")])
+def test_a_searched_option_is_refused(search, words):
+    """The option of a trial would replace it without a word."""
+    with pytest.raises(SystemExit, match=r"--gamma is searched|--num-steps is searched|--seeds is their number"):
+        search("1", *words)
 
 
 def test_nothing_fits(search):

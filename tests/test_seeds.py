@@ -410,6 +410,7 @@ def test_the_names_of_folders_differ_even_where_options_do_not_fit(tmp_path):
         ("--seeds 1 2 --target-kl 0.01", "--target-kl may end the agents' updates at different epochs"),
         ("--gamma 0.9 1.1", "--gamma and --gae-lambda must be in"),
         ("--resume a b --seeds 1 2", "with --resume, --seed takes a single value"),
+        ("--resume a a/", "--resume needs values that differ"),
     ],
 )
 def test_options_that_cannot_be(options, error, tmp_path):
@@ -454,6 +455,23 @@ def test_a_layer_that_cannot_be_stacked():
     agents = [torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.LayerNorm(3)) for _ in range(2)]
     with pytest.raises(SystemExit, match="1 has parameters or buffers; only nn.Linear"):
         ppo_seeds.stack(agents)
+
+
+def test_a_subclass_of_a_linear_layer_is_not_stacked():
+    """Its forward() may compute something else, which the stacked layer would leave out."""
+
+    class Scaled(torch.nn.Linear):
+        def forward(self, inputs):
+            return 5 * super().forward(inputs)
+
+    with pytest.raises(SystemExit, match="0 has parameters or buffers; only nn.Linear with a bias"):
+        ppo_seeds.stack([torch.nn.Sequential(Scaled(2, 3)) for _ in range(2)])
+
+
+def test_a_column_without_the_axis_of_the_steps():
+    args = ppo_seeds.Args(num_steps=2, num_envs=3)
+    with pytest.raises(SystemExit, match="values must have a row for each of the rollout's 6 steps, and has the shape"):
+        ppo_seeds.check_batch(None, {"values": torch.zeros(12)}, args)
 
 
 def test_parameters_with_two_names_are_not_stacked():

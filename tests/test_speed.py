@@ -73,3 +73,6 @@ def test_a_relative_path_of_a_python_is_of_this_folder(tmp_path, monkeypatch):
     for value in ("bin/python", "python"):
         monkeypatch.setenv("SB3_PYTHON", value)
         assert speed.find_peer() == str(tmp_path / "bin/python")
+    monkeypatch.setenv("SB3_PYTHON", "python3.0")
+    with pytest.raises(SystemExit, match="there is no python3.0; SB3_PYTHON names the Python that has"):
+        speed.find_peer()

@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from benchmark import time_to_score
 from benchmark.results import ROOT
 
@@ -84,3 +86,6 @@ def test_a_relative_path_of_a_python_is_of_this_folder(tmp_path, monkeypatch):
     for value in ("bin/python", "python"):
         monkeypatch.setenv("SCORE_PYTHON", value)
         assert time_to_score.find_peers() == str(tmp_path / "bin/python")
+    monkeypatch.setenv("SCORE_PYTHON", "python3.0")
+    with pytest.raises(SystemExit, match="there is no python3.0; SCORE_PYTHON names the Python that has"):
+        time_to_score.find_peers()
