@@ -21,6 +21,7 @@ import glob
 import importlib.util
 import inspect
 import io
+import os
 import re
 import sys
 import time
@@ -466,6 +467,8 @@ def draw(envs):
         sys.exit(f"error: the environment's render_mode is {envs.render_mode}; {PICTURES_HINT}")
     try:
         image = envs.render()[0]
+    except (ImportError, gym.error.DependencyNotInstalled):
+        raise  # a missing package: errors_as_lines() says what installs it
     except Exception as error:  # of many kinds: MuJoCo without EGL, None instead of a picture
         sys.exit(f"error: the environment cannot draw: {describe_error(error)}; {PICTURES_HINT}")
     is_image = isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim == 3
@@ -489,7 +492,13 @@ def show(image, fps):
     screen = pygame.display.get_surface()
     if screen is None:
         height, width, _ = image.shape
-        screen = pygame.display.set_mode((width, height), pygame.SCALED)
+        try:
+            screen = pygame.display.set_mode((width, height), pygame.SCALED)
+        except pygame.error as error:
+            sys.exit(f"error: --render has no window: {error}; --video records the games without one")
+        # without a display, SDL draws where nobody sees it
+        if pygame.display.get_driver() == "offscreen" and not os.environ.get("SDL_VIDEODRIVER"):
+            sys.exit("error: --render needs a display; --video records the games without one")
     pygame.surfarray.blit_array(screen, image.swapaxes(0, 1))
     pygame.display.flip()
     time.sleep(1 / fps)
@@ -646,8 +655,10 @@ def enjoy(args, script_options=()):
     """Plays the games, prints their results, and returns the returns of those that ended.
 
     `script_options` are words of the command line, options of the script."""
-    if args.episodes < 1 or args.max_steps < 1 or args.seed < 0:
-        sys.exit("error: --episodes and --max-steps must be at least 1, --seed at least 0")
+    if args.episodes < 1 or args.max_steps < 1:
+        sys.exit("error: --episodes and --max-steps must be at least 1")
+    if not 0 <= args.seed < 2**31:
+        sys.exit("error: --seed must be from 0 to 2**31 - 1")
     torch.set_num_threads(1)  # one observation at a time has no work for more
     saved = load(args.run, script_options)
     envs = make_envs(saved, render=args.render or args.video)

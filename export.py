@@ -267,6 +267,8 @@ def export(args, script_options=()):
 
     if args.steps < 1:
         sys.exit("error: --steps must be at least 1")
+    if not 0 <= args.seed < 2**31:
+        sys.exit("error: --seed must be from 0 to 2**31 - 1")
     if not args.file.resolve().parent.is_dir():
         sys.exit(f"error: {args.file.parent} is not a folder")
     torch.set_num_threads(1)  # one observation at a time has no work for more

@@ -75,11 +75,13 @@ def evenly_spaced(files, count):
     return [files[i] for i in sorted({round(place) for place in places})]
 
 
-def main():
-    args = tyro.cli(Args, description=__doc__)
+def rate(args):
+    """Plays the games of the options, and prints the table of ratings."""
     files = checkpoints(args.run)
-    if not files or args.games < 2 or args.games % 2 or args.players < 1:
-        sys.exit(f"error: {args.run} must have a checkpoint_*.pt, --games be even, --players at least 1")
+    if not files:
+        sys.exit(f"error: {args.run} has no checkpoint_*.pt")
+    if args.games < 2 or args.games % 2 or args.players < 1:
+        sys.exit("error: --games must be even and at least 2, --players at least 1")
     torch.set_num_threads(1)
     agents = [None]
     labels = ["random"]
@@ -106,6 +108,11 @@ def main():
             plays = other >= 0 and other != player
             cells.append(f"{rates[player, other]:.1%}" if plays else "")
         print(f"| {' | '.join(cells)} |")
+
+
+def main():
+    with enjoy.errors_as_lines():
+        rate(tyro.cli(Args, description=__doc__))
 
 
 if __name__ == "__main__":

@@ -44,9 +44,17 @@ STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 # Experiments
 
 
+def words_of(line):
+    """The words of a line, as a shell splits it; ends the program where a quotation is not closed."""
+    try:
+        return shlex.split(line)
+    except ValueError as error:
+        sys.exit(f"error: {line}: {error}")
+
+
 def parts(line):
     """(script, names of recipes, options) of "ppo.py + without/core-9 --gamma 0.9"."""
-    script, *words = shlex.split(line)
+    script, *words = words_of(line)
     names = []
     while words and words[0] == "+":
         if len(words) == 1:
@@ -60,6 +68,13 @@ def check_script(script, line):
     """Ends the program if there is no such script."""
     if not Path(ROOT, script).is_file():
         sys.exit(f"error: {line}: there is no script {script}")
+
+
+def check_recipes(names, line):
+    """Ends the program if there is no recipe of one of the names."""
+    for name in names:
+        if not (ROOT / "recipes" / f"{name}.diff").is_file():
+            sys.exit(f"error: {line}: there is no recipe {name}; a name has its folder here, as in without/core-9")
 
 
 def with_recipes(script, names):
@@ -81,6 +96,7 @@ def expand(line):
     if len(patterns) > 1:
         sys.exit(f"error: {line}: only one of the recipes can be a pattern")
     pattern = patterns[0]
+    check_recipes([name for name in names if name != pattern], line)
     lines = []
     unfit = []
     for recipe in recipe_files.recipes():
@@ -141,6 +157,7 @@ class Ours:
         self.results_folder = results_folder
         self.sweep_about = {}  # for sweep.json: the recipes and their commit, which the run cannot find out
         check_script(script, line)
+        check_recipes(recipes, line)
         self.file = ROOT / script
         if recipes:
             self.file = self.write_script(script, recipes)
@@ -291,7 +308,7 @@ class PPO2:
     The first word names the experiment. A run cannot resume. BASELINES_PYTHON is the Python that has baselines."""
 
     def __init__(self, line, seed, folder, total_timesteps=None, results_folder=None):
-        self.script, *words = shlex.split(line)
+        self.script, *words = words_of(line)
         self.options = {}
         for word in words:
             name, _, value = word.removeprefix("--").partition("=")
@@ -304,7 +321,10 @@ class PPO2:
                 sys.exit(f"error: {line}: a line for ppo2 needs --{name}=VALUE")
         self.python = absolute(os.environ.get("BASELINES_PYTHON", "python3.7"))
         self.sweep_about = {}  # nothing for sweep.json, as there are no recipes
-        self.steps = int(float(self.options["num_timesteps"]))
+        try:
+            self.steps = int(float(self.options["num_timesteps"]))
+        except ValueError:
+            sys.exit(f"error: {line}: --num_timesteps must be a number")
         self.results_folder = results_folder
         self.name = file_name(f"{self.options['env']}__{self.script}__{seed}__{self.steps}")
         self.folder = folder / "runs" / self.name
@@ -575,18 +595,30 @@ class Settings(NamedTuple):
     list_only: bool
 
 
+def whole_number(variables, name, default):
+    """The whole number of an environment variable, or the default where it is not set."""
+    text = variables.get(name, default)
+    try:
+        return int(text)
+    except ValueError:
+        sys.exit(f"error: {name} must be a whole number, and is {text}")
+
+
 def read_settings(variables):
     """The Settings in a dict of environment variables; one that is empty counts as not set."""
     variables = {name: value for name, value in variables.items() if value}
-    seeds = [int(seed) for seed in variables.get("SEEDS", "1 2 3").split()]
+    try:
+        seeds = [int(seed) for seed in variables.get("SEEDS", "1 2 3").split()]
+    except ValueError:
+        sys.exit(f"error: SEEDS must be whole numbers, and is {variables['SEEDS']}")
     settings = Settings(
         seeds=list(dict.fromkeys(seeds)),
-        workers=int(variables.get("WORKERS", 1)),
-        agents=int(variables.get("AGENTS", 1)),
+        workers=whole_number(variables, "WORKERS", 1),
+        agents=whole_number(variables, "AGENTS", 1),
         folder=Path(ROOT, variables.get("FOLDER", "")).resolve(),
         results=Path(ROOT, variables["RESULTS"]) if "RESULTS" in variables else None,
         total_timesteps=variables.get("TOTAL_TIMESTEPS"),
-        task=int(variables["TASK"]) if "TASK" in variables else None,
+        task=whole_number(variables, "TASK", None) if "TASK" in variables else None,
         list_only="LIST" in variables,
     )
     if not seeds or settings.workers < 1 or settings.agents < 1:
@@ -652,9 +684,11 @@ def run_jobs(plans, settings):
 def stop(processes):
     """Ends processes, and waits until they have, however long that takes.
 
-    A run saves a checkpoint after the update under way. A second signal would end it at once, so it gets one."""
+    A run saves a checkpoint after the update under way. The same signal again would end it at once. Ctrl-C, timeout and
+    Slurm may send SIGINT or SIGTERM to the runs, too, so a run gets SIGUSR2, for which it does the same, and gets it
+    once."""
     for process in processes:
-        process.terminate()
+        process.send_signal(signal.SIGUSR2)
     for process in processes:
         process.wait()
 

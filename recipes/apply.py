@@ -11,7 +11,15 @@ import shlex
 import sys
 from pathlib import Path
 
-from recipes.recipe import ROOT, apply, read, recipes
+from recipes.recipe import ROOT, apply, read
+
+
+def read_or_exit(file):
+    """The recipe in a file; ends the program if it cannot be read."""
+    try:
+        return read(file)
+    except (OSError, ValueError) as error:
+        sys.exit(f"error: {error}")
 
 
 def find(name):
@@ -19,15 +27,12 @@ def find(name):
 
     Ends the program if there is none."""
     if name.endswith(".diff"):
-        try:
-            return read(Path(name))
-        except (OSError, ValueError) as error:
-            sys.exit(f"error: {error}")
-    known = recipes()
-    for recipe in known:
-        if name in (recipe.file.stem, recipe.name):
-            return recipe
-    near = difflib.get_close_matches(name, [recipe.file.stem for recipe in known], n=3)
+        return read_or_exit(Path(name))
+    files = sorted(ROOT.glob("recipes/*/*.diff"))
+    for file in files:
+        if name in (file.stem, f"{file.parent.name}/{file.stem}"):
+            return read_or_exit(file)
+    near = difflib.get_close_matches(name, [file.stem for file in files], n=3)
     hint = f", perhaps {' or '.join(near)}" if near else ""
     sys.exit(f"error: there is no recipe {name}{hint}; recipes/README.md lists them")
 
@@ -40,6 +45,8 @@ def applied(chosen, script):
             text = apply(recipe, text)
     except FileNotFoundError as error:
         sys.exit(f"error: {error.filename} was not found")  # the script, or git
+    except OSError as error:
+        sys.exit(f"error: {error}")
     except ValueError as error:
         reason = " ".join(str(error).split())  # git's message has several lines
         sys.exit(f"error: the recipe does not fit {script.name}: {reason}")
@@ -56,6 +63,8 @@ def main(words=None):
     args = parser.parse_args(words)
     if args.copy.suffix != ".py":
         parser.error(f"the last argument is the file to write, such as my_ppo.py, not {args.copy}")
+    if args.copy.is_dir():
+        parser.error(f"{args.copy} is a folder")
     if not args.copy.parent.is_dir():
         parser.error(f"there is no folder {args.copy.parent}")
 

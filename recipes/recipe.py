@@ -34,7 +34,10 @@ class Recipe(NamedTuple):
 
 
 def read(file):
-    """The recipe in a file; ValueError if its header is invalid."""
+    """The recipe in a file.
+
+    Raises OSError if the file cannot be read, and ValueError if its header is invalid or its diff is not one of the
+    header's script."""
     whole = file.read_text()
     start_of_diff = re.search(r"^(?:diff --git |--- )", whole, re.MULTILINE)
     end_of_head = start_of_diff.start() if start_of_diff else len(whole)

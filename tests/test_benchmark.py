@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from filelock import FileLock, Timeout
 from in_process import train
-from processes import finish
+from processes import finish, start, started
 from run_files import scalars
 from scipy import stats
 from script_table import PPO, ROOT
@@ -199,7 +199,10 @@ def test_a_line_with_recipes_makes_a_script(tmp_path, monkeypatch, capsys):
     assert about["script"] == "ppo+core-11+core-9" and about["machine"] == {"cores": 2} and "commit" in about
     monkeypatch.setattr(sweep, "start", None)  # no run is started
     monkeypatch.setenv("FOLDER", str(tmp_path))
-    for line, why in (("ppo.py + without/nix", "No such file"), ("ppo.py + with/lstm-mask", "does not apply")):
+    for line, why in (
+        ("ppo.py + without/nix", "there is no recipe without/nix"),
+        ("ppo.py + with/lstm-mask", "does not apply"),
+    ):
         with pytest.raises(SystemExit, match=f"(?s)error: {re.escape(line)}: .*{why}"):
             sweep.main([lines[0], line])
     with pytest.raises(SystemExit):
@@ -244,7 +247,7 @@ def test_a_run_gets_one_signal(monkeypatch):
             self.polls += 1
             return 0 if self.polls > 3 else None
 
-        def terminate(self):
+        def send_signal(self, number):
             self.signals += 1
 
         def wait(self, timeout=None):
@@ -256,8 +259,37 @@ def test_a_run_gets_one_signal(monkeypatch):
     assert process.signals == 1
 
 
+def test_a_run_that_got_the_signal_of_its_sweep_still_saves(tmp_path):
+    """As under timeout, which sends SIGTERM to the sweep and to its runs."""
+    words = "--num-envs 1 --num-steps 8192 --total-timesteps 50000000 --no-cuda"  # an update takes seconds
+    process = start([ROOT / "ppo.py", *words.split()], tmp_path)
+    folder = started(process, tmp_path)
+    process.terminate()
+    while "stopping after this update" not in process.stderr.readline():
+        assert process.poll() is None
+    sweep.stop([process])
+    assert process.returncode == 128 + signal.SIGUSR2
+    assert sorted(folder.glob("checkpoint_*.pt"))[-1].stem > "checkpoint_000000000000"
+
+
+@pytest.mark.parametrize(
+    ("variables", "error"),
+    [
+        ({"SEEDS": "1 a"}, "SEEDS must be whole numbers, and is 1 a"),
+        ({"WORKERS": "two"}, "WORKERS must be a whole number, and is two"),
+        ({"TASK": "one"}, "TASK must be a whole number, and is one"),
+    ],
+)
+def test_variables_that_are_no_numbers(variables, error):
+    with pytest.raises(SystemExit, match=error):
+        sweep.read_settings(variables)
+
+
 def test_lines_that_no_sweep_makes(tmp_path):
     problems = {
+        "ppo.py --exp-name it's": "No closing quotation",
+        "ppo.py + core-9": "there is no recipe core-9; a name has its folder here, as in without/core-9",
+        "ppo2_copy --env=CartPole-v1 --num_timesteps=many": "--num_timesteps must be a number",
         "ppo.py +": "must follow the +",
         "ppo.py --resume runs/x": "a line has no --resume",
         "pppo.py": "there is no script pppo.py",
@@ -271,6 +303,8 @@ def test_lines_that_no_sweep_makes(tmp_path):
             make(line, 1, tmp_path)
     with pytest.raises(SystemExit, match="there is no script pppo.py"):
         sweep.expand("pppo.py + without/core-*")
+    with pytest.raises(SystemExit, match="there is no recipe with/typo"):
+        sweep.expand("ppo.py + with/typo + without/core-*")
 
 
 def test_a_line_for_ppo2_needs_its_python(tmp_path, monkeypatch):

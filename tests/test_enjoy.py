@@ -629,3 +629,18 @@ def test_errors_of_the_command_line_are_one_line(words, cartpole, monkeypatch):
         enjoy.main()
     for options in ({"episodes": 0}, {"max_steps": 0}, {"seed": -1}):
         assert "must be" in error(cartpole, **options)
+
+
+def test_a_window_needs_a_display(cartpole, monkeypatch, tmp_path):
+    """SDL has a driver that draws where nobody sees it, which would look like a program that does nothing."""
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
+        monkeypatch.delenv(name, raising=False)
+    process = start([ROOT / "enjoy.py", cartpole, "--episodes", "1", "--render"], tmp_path)
+    status, _, errors = processes.finish(process)
+    assert status == 1 and "--video records the games without one" in errors and "Traceback" not in errors
+
+
+def test_the_seeds_of_games(cartpole):
+    for seed in (-1, 2**31):
+        with pytest.raises(SystemExit, match="--seed must be from 0"):
+            enjoy.enjoy(enjoy.Args(cartpole, seed=seed))

@@ -119,7 +119,7 @@ def test_a_signal_ends_the_search_after_its_run(number, monkeypatch, tmp_path, c
     monkeypatch.setattr(logging.getLogger("optuna"), "handlers", [caplog.handler])
     with pytest.raises(SystemExit, match="stopped; the same command continues"):
         program.main()
-    assert [process.returncode for process in started] == [-signal.SIGTERM]
+    assert [process.returncode for process in started] == [-signal.SIGUSR2]
     assert "new study" in caplog.text and "KeyboardInterrupt" not in caplog.text
 
 
