@@ -363,7 +363,7 @@ def train(args, run):
         if args.compile:
             annealed_args = floats_as_tensors(annealed_args)
 
-        # The rollout: the policy acts for M steps; values and log probabilities follow in one pass.
+        # The rollout: the policy acts for M steps.
         steps = []
         rewards = np.zeros((args.num_steps, args.num_envs), dtype=np.float32)
         dones = np.zeros((args.num_steps, args.num_envs), dtype=bool)
@@ -387,7 +387,7 @@ def train(args, run):
                         rewards[t, cut] += args.gamma * final_value.cpu().numpy()
                 run.log_step(infos)
 
-            # row t * N + i of the batch is step t of environment i
+            # Values and log probabilities follow in one pass. Row t * N + i is step t of environment i.
             batch = {name: torch.cat([step[name] for step in steps]) for name in steps[0]}
             policy, values, *_ = agent(batch["obs"])
             batch["logprobs"] = policy.log_prob(batch["actions"])
@@ -579,9 +579,7 @@ class Run:
         if not self.continues_folder:
             self.restore(self.save())  # a part that cannot be saved and loaded ends the run here
         self.write_about(device)
-        for number in SIGNALS:
-            if signal.getsignal(number) != signal.SIG_IGN:  # as nohup ignores SIGHUP
-                signal.signal(number, self.stop)
+        self.handle_signals()
         self.start_time = time.monotonic()
         self.start_step = self.global_step
         print(f"{self.folder}: training on {device}; Ctrl-C stops, --resume {self.folder} continues", flush=True)
@@ -614,6 +612,12 @@ class Run:
         }
         write_file(self.folder / f"{self.script.stem}{suffix}.py", self.script.read_bytes())
         write_file(self.folder / f"run{suffix}.json", json.dumps(about, indent=2).encode())
+
+    def handle_signals(self):
+        """Makes signals call stop(), but for those that the parent process ignores, as nohup does SIGHUP."""
+        for number in SIGNALS:
+            if signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, self.stop)
 
     def stop(self, number, frame):
         """Ends the run after this update; the same signal again ends it at once."""

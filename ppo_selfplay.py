@@ -24,36 +24,29 @@ import multiprocessing
 import os
 import pickle
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import time
-import traceback
 import zipfile
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
-try:
-    import filelock
-    import gymnasium as gym
-    import numpy as np
-    import torch
-    import tyro
-    from torch import nn
-    from torch.utils.tensorboard import SummaryWriter
-    from tqdm import tqdm
-except ImportError as error:
-    sys.exit(f'error: {error}; this installs what is missing: pip install -c constraints.txt ".[selfplay]"')
-if "__file__" not in globals():
-    sys.exit("error: a run copies its script, so save this text as a file: in a notebook, %%writefile my_ppo.py")
+import filelock
+import gymnasium as gym
+import numpy as np
+import torch
+import tyro
+from torch import nn
+from torch.utils.tensorboard import SummaryWriter
+from tqdm import tqdm
 
 
 @dataclasses.dataclass(frozen=True)
 class Args:
     # run
-    seed: int = 1  # seed of torch; game i gets seed + i; a resume adds its step to both
+    seed: int = 1  # seed of torch and of game 0; game i gets seed + i; a resume adds its step
     exp_name: str = Path(__file__).stem  # name of the experiment, part of the run folder's name
     runs_folder: str = "runs"  # folder in which the run's folder is created
     cuda: bool = True  # use a GPU if there is one
@@ -98,10 +91,7 @@ class Slime(gym.Env):
         # the library imports gym: gymnasium stands in for it, and registration does nothing
         registration = SimpleNamespace(register=lambda **_: None)
         sys.modules |= {"gym": gym, "gym.utils": gym.utils, "gym.envs.registration": registration}
-        try:
-            self.library = importlib.import_module("slimevolleygym.slimevolley")
-        except ImportError as error:
-            sys.exit(f'error: {error}; this installs what is missing: pip install -c constraints.txt ".[selfplay]"')
+        self.library = importlib.import_module("slimevolleygym.slimevolley")  # pip install ".[selfplay]"
         self.render_mode = render_mode
         self.lives = lives
 
@@ -136,83 +126,29 @@ class Slime(gym.Env):
 class Episodes(gym.Wrapper):
     """Flattens observations, and puts the return and length of an episode into the info of its last step.
 
-    Other infos are dropped: a vector of environments cannot join those that change their shape or type."""
+    Other infos are dropped, as gymnasium cannot join those that change their shape or type."""
 
     def __init__(self, env):
         super().__init__(env)
         self.observation_space = gym.spaces.flatten_space(env.observation_space)
 
-    def flatten(self, obs):
-        """An observation as a new array with one axis, which the environment does not change later."""
-        flat = gym.spaces.flatten(self.env.observation_space, obs)
-        if flat.shape != self.observation_space.shape:
-            size = self.observation_space.shape[0]
-            raise gym.error.Error(f"the size of an observation is {flat.size}, and that of its space {size}")
-        return flat
-
     def reset(self, *, seed=None, options=None):
         obs, _ = self.env.reset(seed=seed, options=options)
         self.episode_return = 0.0
         self.episode_length = 0
-        return self.flatten(obs), {}
+        return gym.spaces.flatten(self.env.observation_space, obs), {}
 
     def step(self, action):
         obs, reward, terminated, truncated, info = self.env.step(action)
-        reward = np.asarray(reward)
-        if reward.size != 1 or reward.dtype.kind not in "biuf":  # bool, integer or float
-            raise gym.error.Error(f"the reward of an environment must be one number, and is {reward}")
-        reward = float(reward.item())  # sums of smaller types are inexact
+        reward = np.asarray(reward, dtype=np.float64).item()  # some environments return arrays of one
         self.episode_return += reward
         self.episode_length += 1
-        kept = {}
+        last_info = {}
         if terminated or truncated:
-            kept["episode"] = {"r": self.episode_return, "l": self.episode_length}
-            if "is_success" in info:  # for enjoy.py
-                kept["is_success"] = bool(info["is_success"])
-        return self.flatten(obs), reward, terminated, truncated, kept
-
-
-class RGBFrames(gym.Wrapper):
-    """Renders frames as uint8 [H, W, 3], as videos need them: gray is repeated, alpha dropped, [0, 1] scaled."""
-
-    def render(self):
-        rendered = self.env.render()
-        frame = np.asarray(rendered[-1] if isinstance(rendered, list) and rendered else rendered)
-        if frame.ndim == 2:
-            frame = frame[..., np.newaxis]
-        if frame.ndim != 3 or frame.size == 0 or frame.shape[-1] not in (1, 3, 4):
-            problem = f"{type(rendered).__name__} of the shape {list(frame.shape)}"
-            raise gym.error.Error(f"the environment's render() must return an image, [H, W, 3], and returns {problem}")
-        if frame.dtype.kind in "bf" and frame.max() <= 1:
-            frame = frame * 255.0
-        channels = (0, 0, 0) if frame.shape[-1] == 1 else (0, 1, 2)
-        return frame[..., channels].clip(0, 255).astype(np.uint8)
-
-
-def check_players(args, env):
-    """[check] Ends the program unless both players have the same Discrete actions and equally shaped observations."""
-    problem = None
-    actions = env.action_space
-    observations = env.observation_space
-    if not isinstance(actions, gym.spaces.MultiDiscrete) or actions.shape != (2,):
-        problem = f"actions {actions} are not MultiDiscrete([A, A]), one action for each of two players"
-    elif actions.start.any() or actions.nvec[0] != actions.nvec[1]:
-        problem = f"actions {actions} are not the same for both players, or do not start at 0"
-    elif not isinstance(observations, gym.spaces.Box | gym.spaces.MultiBinary) or observations.shape[:1] != (2,):
-        problem = f"observations {observations} are not a Box or MultiBinary of shape [2, ...], a part for each player"
-    if problem is not None:
-        sys.exit(f"error: {args.env_id} is not a two-player game: its {problem}; ppo.py is for one player")
-    if isinstance(observations, gym.spaces.Box) and len(observations.shape) > 2 and (observations.high == 255).any():
-        sys.exit(f"error: {args.env_id} has images, which this script does not take; see docs/environment.md")
-
-
-def warn_of_statistics(env):
-    """Prints a line if a wrapper has running statistics, which no checkpoint of this script would hold."""
-    while isinstance(env, gym.Wrapper):
-        if isinstance(env, gym.wrappers.NormalizeObservation | gym.wrappers.NormalizeReward):
-            hint = "a resume and enjoy.py start them anew; docs/environment.md says what to do instead"
-            print(f"warning: {type(env).__name__} in {env.spec.id} keeps statistics that no checkpoint holds: {hint}")
-        env = env.env
+            last_info["episode"] = {"r": self.episode_return, "l": self.episode_length}
+            if "is_success" in info:  # enjoy.py counts it
+                last_info["is_success"] = bool(info["is_success"])
+        return gym.spaces.flatten(self.env.observation_space, obs), reward, terminated, truncated, last_info
 
 
 def make_env(args, index, folder):
@@ -224,18 +160,17 @@ def make_env(args, index, folder):
     record = args.capture_video and index == 0
     options = {"render_mode": "rgb_array"} if record else {}  # not every environment takes a render_mode
     env = gym.make(args.env_id, **options)
-    check_players(args, env)  # [check]
-    if record:
-        env = RGBFrames(env)
-        if folder is not None:  # enjoy.py has none, and shows the frames itself
-            # videos of 1000 steps, which begin with the episodes 0, 1, 8, 27, ..., 1000, 2000, ...
-            videos = folder / time.strftime("videos-%Y%m%d-%H%M%S")
-            env = gym.wrappers.RecordVideo(env, videos, video_length=1000)
-    env = Episodes(env)
-    # only in the process of the run: with --async-envs, the first worker makes environment 0 again
-    if index == 0 and multiprocessing.parent_process() is None:
-        warn_of_statistics(env)
-    return env
+    # [check] the same actions for both players, and a part of the observation for each
+    actions = env.action_space
+    is_pair = isinstance(actions, gym.spaces.MultiDiscrete) and actions.shape == (2,) and not actions.start.any()
+    if not is_pair or actions.nvec[0] != actions.nvec[1] or env.observation_space.shape[:1] != (2,):
+        hint = "a game of two has the actions MultiDiscrete([A, A]) and observations of the shape [2, ...]"
+        sys.exit(f"error: {args.env_id} has {actions} and {env.observation_space}; {hint}")
+    if record and folder is not None:  # enjoy.py has no folder: it shows the frames itself
+        # videos of 1000 steps; gymnasium begins them with the episodes 0, 1, 8, 27, ..., 1000, 2000, ...
+        videos = folder / time.strftime("videos-%Y%m%d-%H%M%S")
+        env = gym.wrappers.RecordVideo(env, videos, video_length=1000)
+    return Episodes(env)
 
 
 class Seats(gym.vector.VectorWrapper):
@@ -263,22 +198,34 @@ class Seats(gym.vector.VectorWrapper):
         return obs.reshape(-1, self.size), player_rewards, terminated.repeat(2), truncated.repeat(2), infos
 
 
+def make_in_worker(make, run_process, seed):
+    """Makes an environment of --async-envs, in a process of its own or, to see its spaces, in that of the run."""
+    if os.getpid() != run_process:
+        for number in SIGNALS:  # Ctrl-C reaches the workers, too, but only the process of the run acts on it
+            signal.signal(number, signal.SIG_IGN)
+        torch.set_num_threads(1)  # in an environment that uses torch: the workers share the cores
+        # generators of the whole process, from which an environment may draw
+        np.random.seed(seed)
+        torch.manual_seed(seed)
+    return make()
+
+
 def make_envs(args, folder=None):
     """[core 1] N environments stepped as one, each reset in the step that ends its episode (common/cmd_util.py).
 
+    So the observation after an episode's last step is the first of the next episode; infos["final_obs"] has the last.
     folder: where --capture-video puts its videos; None records nothing."""
     if args.num_envs % 2:  # [check]
         sys.exit(f"error: --num-envs {args.num_envs} must be even, as each game has two players")
     # [selfplay 1] each of N / 2 games is two environments, one for each player
     makers = [partial(make_env, args, index, folder) for index in range(args.num_envs // 2)]
+    mode = gym.vector.AutoresetMode.SAME_STEP
     if args.async_envs:
-        makers = [partial(Worker, maker) for maker in makers]
-        # daemon=False lets an environment start processes of its own; a forked process knows the environments that the
-        # script registers, and Python 3.14 forks only if it is told to
-        options = {"daemon": False, "context": "fork" if sys.platform == "linux" else None}
-        envs = gym.vector.AsyncVectorEnv(makers, **options, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)
+        makers = [partial(make_in_worker, make, os.getpid(), args.seed + i) for i, make in enumerate(makers)]
+        # forked workers would copy the state of generators, and so all draw the same numbers
+        envs = gym.vector.AsyncVectorEnv(makers, context="spawn", autoreset_mode=mode)
     else:
-        envs = gym.vector.SyncVectorEnv(makers, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)
+        envs = gym.vector.SyncVectorEnv(makers, autoreset_mode=mode)
     return Seats(envs)
 
 
@@ -291,7 +238,8 @@ class Categorical:
     def sample(self, generator=None):
         """Actions, int64 [B], drawn by the Gumbel-max trick (common/distributions.py)."""
         noise = torch.empty_like(self.logits).exponential_(generator=generator)
-        return (self.logits - noise.log()).argmax(-1)  # -log of exponential noise is Gumbel noise
+        gumbel = -noise.log()
+        return (self.logits + gumbel).argmax(-1)
 
     def mode(self):
         """The most likely actions, int64 [B]."""
@@ -340,16 +288,13 @@ class Agent(nn.Module):
         return self.get_policy(obs), values
 
 
-def gae(rewards, values, dones, next_value, next_done, gamma, gae_lambda):
+def gae(rewards, values, dones, next_value, gamma, gae_lambda):
     """[core 5] Generalized advantage estimation in numpy: the advantages, float32 [M, N] (ppo2/runner.py).
 
-    rewards, values: float32 [M, N]; dones: bool [M, N]; dones[t] is true where an episode ended in step t - 1, and
-    dones[0] is not used. next_value: float32 [N], of the observation after the last step. next_done: bool [N], true
-    where an episode ended in the last step.
-    """
+    rewards, values: float32 [M, N]; dones: bool [M, N], true where step t ended an episode. next_value: float32 [N], of
+    the observation after the last step."""
+    nonterminal = 1.0 - dones  # 0 where nothing follows step t; float64, so that the sums below are, as in ppo2
     next_values = np.append(values[1:], [next_value], axis=0)
-    next_dones = np.append(dones[1:], [next_done], axis=0)
-    nonterminal = 1.0 - next_dones  # float64, as the sums below; 0 where the next observation begins an episode
     deltas = rewards + gamma * next_values * nonterminal - values
     advantages = np.zeros_like(values)
     advantage = 0.0
@@ -363,13 +308,13 @@ def ppo_loss(agent, minibatch, args):
     """The loss of a minibatch, and a dict of scalars to log (ppo2/model.py).
 
     minibatch: obs and actions, [B, ...]; logprobs and values at the time of the rollout, and returns, float32 [B].
-    args: the options; with --compile, floats are tensors."""
+    args: the options, with learning_rate and clip_coef as annealed; with --compile, floats are tensors."""
     policy, values, *_ = agent(minibatch["obs"])  # an edited agent may return more
     logratio = policy.log_prob(minibatch["actions"]) - minibatch["logprobs"]
     ratio = logratio.exp()
 
     # [core 7] per-minibatch normalization of advantages, by the population standard deviation
-    advantages = minibatch["returns"] - minibatch["values"]  # as in ppo2; equal to gae()'s up to rounding
+    advantages = minibatch["returns"] - minibatch["values"]  # ppo2 computes them again from the returns
     advantages = (advantages - advantages.mean()) / (advantages.std(correction=0) + 1e-8)
     assert ratio.shape == advantages.shape == values.shape  # each [B]: other shapes would broadcast
 
@@ -400,40 +345,23 @@ def ppo_loss(agent, minibatch, args):
             approx_kl_ppo2=(logratio**2).mean() / 2,  # ppo2's "approxkl": biased, and never negative
             clipfrac=((ratio - 1).abs() > args.clip_coef).float().mean(),
         )
-    return loss, {name: scalar.detach() for name, scalar in stats.items()}
+    return loss, {name: scalar.detach() for name, scalar in stats.items()}  # the first three have a graph
 
 
 class Adam:
-    """[core 3] The state of Adam: running means of the gradient and of its square, each one vector of all parameters.
-
-    adam_step() takes the steps. It is a function, so that torch.compile can compile it together with the gradient.
-    torch.optim.Adam would add epsilon after the bias correction; TensorFlow adds it before."""
+    """[core 3] The state of Adam: means of the gradient and of its square, each one vector of all parameters."""
 
     def __init__(self, agent):
-        self.parameters = {name: p for name, p in agent.named_parameters() if p.requires_grad}
-        self.mean = torch.cat([torch.zeros_like(p).flatten() for p in self.parameters.values()])
+        self.parameters = [p for p in agent.parameters() if p.requires_grad]
+        self.mean = torch.cat([torch.zeros_like(p).flatten() for p in self.parameters])
         self.square = torch.zeros_like(self.mean)
         self.steps = torch.zeros((), dtype=torch.float64)  # a tensor, as a number would be compiled anew at each step
 
-    def split(self, vector):
-        """The parts of a vector of all parameters, {name: a view in the parameter's shape}."""
-        sizes = [p.numel() for p in self.parameters.values()]
-        parts = {}
-        for (name, parameter), part in zip(self.parameters.items(), vector.split(sizes), strict=True):
-            parts[name] = part.view_as(parameter)
-        return parts
-
     def state_dict(self):
-        """The state as a dict of tensors."""
-        means = {f"mean of {name}": mean for name, mean in self.split(self.mean).items()}
-        squares = {f"square of {name}": square for name, square in self.split(self.square).items()}
-        return {"steps": self.steps} | means | squares
+        return {"steps": self.steps, "mean": self.mean, "square": self.square}
 
     def load_state_dict(self, state):
-        """Restores the state of `state_dict`."""
         for name, tensor in self.state_dict().items():
-            if state[name].shape != tensor.shape:  # copy_() would repeat a smaller tensor
-                raise RuntimeError(f"{name} has the shape {list(state[name].shape)}, not {list(tensor.shape)}")
             tensor.copy_(state[name])
 
 
@@ -441,47 +369,30 @@ class Adam:
 def adam_step(optimizer, gradient, learning_rate):
     """[core 3] Takes a step of Adam as TensorFlow does: epsilon is 1e-5, and is added before the bias correction.
 
-    gradient: of all parameters, in one vector."""
+    torch.optim.Adam would add it after: lr * m / (1 - 0.9^t) / (sqrt(v / (1 - 0.999^t)) + 1e-5). This is a function, so
+    that torch.compile can compile it with the gradient. gradient: of all parameters, in one vector."""
     optimizer.steps += 1
     bias_correction = torch.sqrt(1 - 0.999**optimizer.steps) / (1 - 0.9**optimizer.steps)
     optimizer.mean.lerp_(gradient, 1 - 0.9)
     optimizer.square.lerp_(gradient.square(), 1 - 0.999)
     step = learning_rate * bias_correction * optimizer.mean / (optimizer.square.sqrt() + 1e-5)
-    for name, part in optimizer.split(step).items():
-        optimizer.parameters[name].sub_(part)
+    sizes = [parameter.numel() for parameter in optimizer.parameters]
+    for parameter, part in zip(optimizer.parameters, step.split(sizes), strict=True):
+        parameter.sub_(part.view_as(parameter))
 
 
 def gradient_step(agent, optimizer, minibatch, args):
     """Takes a step on the loss of a minibatch, and returns the scalars to log."""
     loss, stats = ppo_loss(agent, minibatch, args)
-    parameters = list(optimizer.parameters.values())
-    gradients = torch.autograd.grad(loss, parameters, materialize_grads=True)  # zeros for what the loss does not use
+    # zeros for parameters that the loss does not use, which so stay as they are
+    gradients = torch.autograd.grad(loss, optimizer.parameters, materialize_grads=True)
     gradient = torch.cat([part.flatten() for part in gradients])  # one vector, for which a step takes fewer calls
 
     # [core 11] global gradient clipping
     stats["grad_norm"] = gradient.norm()
-    scale = (args.max_grad_norm / (stats["grad_norm"] + 1e-6)).clamp(max=1.0)
+    scale = (args.max_grad_norm / (stats["grad_norm"] + 1e-6)).clamp(max=1.0)  # 1e-6 as in torch's clip_grad_norm_()
     adam_step(optimizer, gradient * scale, args.learning_rate)
     return stats
-
-
-def check_batch(agent, batch, args):
-    """[check] Ends the program if what an edited agent or rollout has made does not fit together.
-
-    batch: the columns of a rollout, [M * N, ...]; the last N rows are those of its last step."""
-    size = args.num_steps * args.num_envs
-    for name, column in batch.items():
-        shape = list(column.shape)
-        if len(column) != size:
-            sys.exit(f"error: {name} must have a row for each of the rollout's {size} steps, and has the shape {shape}")
-        if name in ("logprobs", "values") and column.ndim != 1:
-            sys.exit(f"error: {name} has the shape {shape}, and must be [B], one number for each observation")
-    last = {name: column[-args.num_envs :] for name, column in batch.items()}
-    logprobs = agent.get_policy(last["obs"]).log_prob(last["actions"])
-    rounding = 1e-2 if args.tf32 else 1e-4
-    if not torch.allclose(logprobs, last["logprobs"], atol=rounding, equal_nan=True):
-        hint = "they must have the same policy, without dropout or batch normalization"
-        sys.exit(f"error: get_policy() and forward() give different probabilities to the same actions; {hint}")
 
 
 def floats_as_tensors(args):
@@ -493,8 +404,12 @@ def floats_as_tensors(args):
 
 def train(args, run):
     """Trains an agent and returns it; `run` holds the run's folder, log, progress bar and checkpoints."""
-    if not (0 <= args.gamma <= 1 and 0 <= args.gae_lambda <= 1 and args.clip_coef >= 0 and args.max_grad_norm > 0):
-        sys.exit("error: --gamma and --gae-lambda must be in [0, 1], --clip-coef at least 0, --max-grad-norm above 0")
+    if int(os.environ.get("WORLD_SIZE", 1)) > 1:  # each process would make the same run
+        sys.exit("error: several processes need ppo_atari_multigpu.py or a script made from it (docs/scale.md)")
+    if not (0 <= args.gamma <= 1 and 0 <= args.gae_lambda <= 1):
+        sys.exit("error: --gamma and --gae-lambda must be in [0, 1]")
+    if args.clip_coef < 0 or args.max_grad_norm <= 0:
+        sys.exit("error: --clip-coef must be at least 0, and --max-grad-norm above 0")
     # in a minibatch of one step, the normalized advantage would be 0
     if run.batch_size % args.num_minibatches or run.batch_size == args.num_minibatches:
         sys.exit(f"error: --num-minibatches must cut a rollout's {run.batch_size} steps into equal parts of 2 or more")
@@ -502,12 +417,9 @@ def train(args, run):
     torch.backends.cudnn.allow_tf32 = args.tf32
     torch.backends.cuda.matmul.allow_tf32 = args.tf32
     device = torch.device("cuda" if args.cuda and torch.cuda.is_available() else "cpu")
-    torch.set_num_threads(1)  # a process that is forked while torch has more threads may hang
-    envs = make_envs(args, run.folder)
     torch.set_num_threads(args.threads)
+    envs = make_envs(args, run.folder)
     torch.manual_seed(args.seed + run.global_step)
-    if envs.metadata.get("autoreset_mode") not in (None, gym.vector.AutoresetMode.SAME_STEP):  # [check]
-        sys.exit("error: the rollout needs AutoresetMode.SAME_STEP, and make_envs() returns another mode")
     agent = Agent(envs).to(device)
     optimizer = Adam(agent)
     take_step = gradient_step
@@ -520,11 +432,10 @@ def train(args, run):
     # The noise of actions and the permutations have a generator of their own, as an environment may seed torch's.
     generator = torch.Generator(device).manual_seed(torch.randint(2**62, ()).item())
     next_obs, _ = envs.reset(seed=args.seed + run.global_step)  # a resume starts new episodes
-    next_done = np.zeros(args.num_envs, dtype=bool)  # before the first step, no episode has ended
 
     for update in run.updates():  # which also saves checkpoints between updates, and ends a run that is stopped
         # [core 4] annealing of the learning rate, and [aux 1] of the clip range
-        remaining = 1.0 - (update - 1.0) / run.num_updates  # from 1 to 1 / num_updates
+        remaining = 1.0 - (update - 1) / run.num_updates  # 1 in the first update, 1 / num_updates in the last
         learning_rate = args.learning_rate * (remaining if args.anneal_lr else 1.0)
         clip_coef = args.clip_coef * (remaining if args.anneal_clip else 1.0)
         annealed_args = dataclasses.replace(args, learning_rate=learning_rate, clip_coef=clip_coef)
@@ -539,15 +450,15 @@ def train(args, run):
             for t in range(args.num_steps):
                 obs = torch.from_numpy(next_obs).to(device)  # needs no copy: each step() returns a new array
                 action = agent.get_policy(obs).sample(generator)
-                step = dict(obs=obs, actions=action)
+                step = dict(obs=obs, actions=action)  # each name, [N, ...], becomes a column of the batch
                 steps.append(step)
-                dones[t] = next_done
                 # a copy of the actions, as an environment may change them in place
                 next_obs, reward, terminated, truncated, infos = envs.step(action.cpu().numpy().copy())
-                next_done = terminated | truncated
                 rewards[t] = reward
+                dones[t] = terminated | truncated
                 if args.bootstrap_truncated:
-                    # gae() takes a time limit for an end: gamma * V(last observation) in the reward makes up for it
+                    # To gae() a time limit is an end. Adding gamma * V(the episode's last observation) to its last
+                    # reward has the effect of bootstrapping there.
                     cut = truncated & ~terminated
                     if cut.any():
                         final_obs = torch.from_numpy(np.stack(infos["final_obs"][cut])).to(device)
@@ -555,25 +466,20 @@ def train(args, run):
                         rewards[t, cut] += args.gamma * final_value.cpu().numpy()
                 run.log_step(infos)
 
-            # Values and log probabilities of the whole rollout in one pass: no step needed them.
-            batch = {name: torch.cat([step[name] for step in steps]) for name in steps[0]}  # each [M * N, ...]
+            # Values and log probabilities follow in one pass. Row t * N + i is step t of environment i.
+            batch = {name: torch.cat([step[name] for step in steps]) for name in steps[0]}
             policy, values, *_ = agent(batch["obs"])
             batch["logprobs"] = policy.log_prob(batch["actions"])
             batch["values"] = values
-            if update == 1:
-                check_batch(agent, batch, args)
+            assert all(len(column) == run.batch_size for column in batch.values())
+            if update == 1:  # [check] the policy that acts, get_policy(), must be that of forward(): no dropout
+                logprobs = agent.get_policy(batch["obs"]).log_prob(batch["actions"])
+                torch.testing.assert_close(logprobs, batch["logprobs"], equal_nan=True)
             _, next_value, *_ = agent(torch.from_numpy(next_obs).to(device))
 
         # The update: epochs of gradient steps on minibatches of the rollout.
-        advantages = gae(
-            rewards,
-            values.view(rewards.shape).cpu().numpy(),
-            dones,
-            next_value.cpu().numpy(),
-            next_done,
-            args.gamma,
-            args.gae_lambda,
-        )
+        values_by_step = values.view(rewards.shape).cpu().numpy()
+        advantages = gae(rewards, values_by_step, dones, next_value.cpu().numpy(), args.gamma, args.gae_lambda)
         returns = torch.from_numpy(advantages).to(device).flatten() + values
         batch["returns"] = returns
         stats = []
@@ -595,34 +501,19 @@ def train(args, run):
     return agent
 
 
-# That was PPO. The rest serves the run: options, folder, log, progress, checkpoints. Up to the end of main() it is the
-# same in every script.
+# That was PPO. The rest serves the run: options, folder, log, progress, checkpoints. It is the same in every script.
 
-# The signals after which a run saves a checkpoint and ends. Slurm can send the last two before a job's time is up.
-SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
-# Options of any script that a resume does not take from the checkpoint: they are of a machine or of a command.
-NOT_RESUMED = {"resume", "cuda", "threads", "actor_device", "track", "runs_folder", "exp_name"}
-# Options that a folder's name does not list, even where they differ from the defaults.
-NOT_IN_NAME = NOT_RESUMED | {"env_id", "seed", "total_timesteps", "save_every", "capture_video", "compile"}
-# Integer options of any script that may be 0; all others must be at least 1.
-MAY_BE_ZERO = {"seed", "save_every", "num_levels", "start_level"}
+# The signals after which a run saves a checkpoint and ends. Slurm sends the last two before a job's time is up.
+SIGNALS = [signal.SIGINT, signal.SIGTERM]
+if sys.platform != "win32":
+    SIGNALS += [signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2]
+# Options that a resume does not take from the checkpoint: they are of a machine or of a command.
+NOT_RESUMED = {"resume", "cuda", "threads", "track", "runs_folder", "exp_name"}
 
 
-def check_options(args):
-    """Ends the program if an integer among the options is too small."""
-    for name, value in vars(args).items():
-        smallest = 0 if name in MAY_BE_ZERO else 1
-        # type(), as isinstance() also takes a bool for an int
-        if type(value) is int and value < smallest:
-            sys.exit(f"error: --{name.replace('_', '-')} {value}: the smallest possible value is {smallest}")
-
-
-def check_single_process():
-    """Ends the program if a launcher started it several times, as each process would make the same run."""
-    for name in ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMI_SIZE"):
-        if os.environ.get(name, "1") not in ("", "0", "1"):
-            hint = "several processes need torchrun and a script made for it: ppo_atari_multigpu.py (docs/scale.md)"
-            sys.exit(f"error: {name}={os.environ[name]}: {hint}")
+def checkpoint_name(step):
+    """The name of the checkpoint that is saved at a step; the order of names is that of steps."""
+    return f"checkpoint_{step:012}.pt"
 
 
 def checkpoint_files(folder):
@@ -630,201 +521,130 @@ def checkpoint_files(folder):
     return sorted(folder.glob(f"checkpoint_{'[0-9]' * 12}.pt"))
 
 
-def is_intact(data):
-    """Whether the bytes of a checkpoint, which is a zip archive, agree with their checksums."""
+def read_checkpoint(file):
+    """The state in a checkpoint, or None if the file is damaged. Runs no code from it."""
+    data = file.read_bytes()
+    if not data.startswith(b"PK"):  # a checkpoint is a zip archive; torch.load() would try older formats
+        return None
     try:
-        return zipfile.ZipFile(io.BytesIO(data)).testzip() is None
-    except MemoryError:
+        if zipfile.ZipFile(io.BytesIO(data)).testzip() is None:  # the checksums, which torch.load() does not verify
+            return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:  # the file holds objects whose loading could run code
         raise
     except Exception:  # damaged bytes raise errors of many kinds
-        return False
+        pass
+    return None
 
 
 def load_checkpoint(path):
-    """The state in a checkpoint, or in the newest intact one of a run's folder. Runs no code from it."""
-    if not path.exists():
-        sys.exit(f"error: --resume {path}: there is no such file or folder")
-    files = [path] if path.is_file() else reversed(checkpoint_files(path))
-    for file in files:
-        data = file.read_bytes()  # an OSError ends the run: it does not mean that the file is damaged
-        if is_intact(data):  # torch.load does not verify the checksums
-            state = read_state(data, file)
-            if state is not None:
-                return state
-        print(f"{file} is damaged")
-        if file != path:  # a file that was named keeps its name
-            renamed = file.rename(file.with_suffix(".damaged"))
-            print(f"it is now {renamed}, and the checkpoint before it is tried")
-    sys.exit(f"error: --resume {path}: there is no intact checkpoint")
+    """The state in a checkpoint, or in the newest intact one of a run's folder."""
+    if path.is_file():
+        state = read_checkpoint(path)
+        if state is not None:
+            return state
+    for file in reversed(checkpoint_files(path)):
+        state = read_checkpoint(file)
+        if state is not None and file.name == checkpoint_name(state["global_step"]):
+            return state
+        print(f"{file} is damaged, or another checkpoint under this name; the one before it is tried")
+        file.rename(file.with_suffix(".damaged"))
+    sys.exit(f"error: --resume {path}: there is no such file or folder, or no intact checkpoint")
 
 
-def read_state(data, file):
-    """The state in the bytes of a checkpoint; None if torch finds its format damaged."""
-    try:
-        state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    except RuntimeError as error:
-        if "PytorchStreamReader" in str(error):
-            return None
-        raise
-    except pickle.UnpicklingError:
-        text = "this holds objects whose loading could run code; a checkpoint of these scripts holds none"
-        sys.exit(f"error: --resume {file}: {text}")
-    keys = {"script", "args", "global_step", "returns", "parts"}
-    if not isinstance(state, dict) or not keys <= state.keys():
-        sys.exit(f"error: --resume {file}: this is not a checkpoint of these scripts")
-    return state
-
-
-def resumed_args(args, state):
-    """The options of a resume: those of the command line, and for the others the checkpoint's.
-
-    The name of an environment in a module, "module:Id", must be on the command line, as it runs the module's code."""
-    names = (vars(args).keys() & state["args"].keys()) - NOT_RESUMED
-    saved = {name: state["args"][name] for name in names}
-    saved_env_id = saved.pop("env_id")
-    # The command line is parsed a second time: an option that it does not name now takes the checkpoint's value.
-    default = dataclasses.replace(args, **saved, env_id="")  # stays "" if the command line names no environment
-    resumed = tyro.cli(Args, description=__doc__, default=default)
-    # Where torchrun restarts a run, args.resume is the folder of the run, whatever the command line has.
-    resumed = dataclasses.replace(resumed, resume=args.resume)
-    if resumed.env_id == "":
-        if ":" in saved_env_id:  # gymnasium would import the module
-            sys.exit(f"error: --resume {args.resume}: add --env-id {saved_env_id} if you trust this module")
-        resumed = dataclasses.replace(resumed, env_id=saved_env_id)
-    return resumed
-
-
-def option_defaults(args):
-    """The defaults of the options, {name: value}, without those of options that must be given."""
-    defaults = {}
-    for field in dataclasses.fields(args):
-        if field.default is not dataclasses.MISSING:
-            defaults[field.name] = field.default
-        elif field.default_factory is not dataclasses.MISSING:
-            defaults[field.name] = field.default_factory()
-    return defaults
+def resumed_args(args, saved):
+    """The options of a resume: those of the command line, and for the others the checkpoint's, {name: value}."""
+    saved = {name: value for name, value in saved.items() if name in vars(args) and name not in NOT_RESUMED}
+    env_id = saved.pop("env_id")
+    # The command line is parsed again: an option that it does not name takes the checkpoint's value.
+    resumed = tyro.cli(Args, description=__doc__, default=dataclasses.replace(args, **saved, env_id=""))
+    if resumed.env_id != "":
+        return resumed
+    if ":" in env_id:  # gymnasium would import the module, so the command line must name it
+        sys.exit(f"error: --resume {args.resume}: add --env-id {env_id} if you trust this module")
+    return dataclasses.replace(resumed, env_id=env_id)
 
 
 def new_folder(args):
-    """The path of a new run's folder: environment, experiment, seed, changed options, and time."""
-    defaults = option_defaults(args)
-    changed = []
-    for name, value in vars(args).items():
-        is_default = name in defaults and value == defaults[name]
-        if name not in NOT_IN_NAME and not is_default:
-            changed.append(f"{name}={value}")
-    options = ",".join(changed)
-    if len(options) > 100:  # a folder's name may have 255 characters, with the other words
-        options = options[:100].rpartition(",")[0]
-    words = [args.env_id, args.exp_name, str(args.seed), options, time.strftime("%Y%m%d-%H%M%S")]
-    name = re.sub(r"[^\w.+=,-]", "-", "__".join(word for word in words if word))
-    if Path(args.runs_folder, name).exists():
-        name += f"-{time.time_ns() % 10**9:09}"
-    return Path(args.runs_folder, name)
+    """The path of a new run's folder; runs that begin in the same second have folders of their own."""
+    now = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    name = f"{args.env_id}__{args.exp_name}__{args.seed}__{now}"
+    folder = Path(args.runs_folder, re.sub(r"[^\w.+=,-]", "-", name))
+    while folder.exists():  # a program may make several runs in one second
+        folder = folder.with_name(f"{folder.name}+")
+    return folder
 
 
-def torch_settings():
-    """The settings of a whole process that an agent needs, by their names: an environment might change them."""
-    return {"default dtype": torch.get_default_dtype(), "gradient mode": torch.is_grad_enabled()}
+def git_commit(folder):
+    """The commit of a checkout, with "-dirty" after it if files have changed; "" if git does not tell it."""
+    command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+    except OSError:  # there is no git
+        return ""
 
 
-def state_keys(states):
-    """[(part, key), ...] of the states of a run's parts, in order."""
-    return [(part, key) for part, state in states.items() for key in state]
-
-
-def without_numpy(value, name):
-    """The state of a part with numpy's numbers as Python's; ends the program if there is a numpy array in it."""
-    if isinstance(value, dict):
-        return {key: without_numpy(each, f"{name}, {key}") for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(without_numpy(each, name) for each in value)
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, np.ndarray):
-        sys.exit(f"error: part {name}: a checkpoint cannot hold numpy arrays; state_dict() may return .tolist()")
-    return value
+def write_file(path, data):
+    """Writes bytes to the disk. A file of this name is replaced; so is a link, whose target stays as it is."""
+    path.unlink(missing_ok=True)
+    with open(path, "xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 class Run:
     """A run of the script: its folder, log, progress bar and checkpoints."""
 
     def __init__(self, args):
-        """Prepares a new run, or one that continues.
+        """Prepares a new run, or one that continues: in the folder args.resume, or from the checkpoint args.resume.
 
-        If args.resume is the folder of a run, this run continues in that folder. If args.resume is a checkpoint, a new
-        run, in a folder of its own, begins with the checkpoint's parts. A new run has no folder before start(), unless
-        it records videos, so that wrong options leave none behind."""
+        A new run has no folder before start(), unless it records videos."""
         self.script = Path(__file__).resolve()
         self.lock = None
         self.continues_folder = args.resume is not None and Path(args.resume).is_dir()
         if self.continues_folder:
             self.folder = Path(args.resume)
-            self.lock_folder()
-        state = {"global_step": 0, "returns": [], "parts": None}
+            self.lock_folder()  # before its checkpoints are read
+        state = {"global_step": 0, "first_step": 0, "returns": [], "parts": None}
         if args.resume is not None:
             state = load_checkpoint(Path(args.resume))
-            args = resumed_args(args, state)
-        check_options(args)
-        if self.continues_folder:
-            saved_run = (state["script"], state["args"]["env_id"])
-            if (self.script.name, args.env_id) != saved_run:
-                text = f"this is a run of {saved_run[0]} on {saved_run[1]}, not of {self.script.name} on {args.env_id}"
-                sys.exit(f"error: --resume {args.resume}: {text}")
-        else:
+            args = resumed_args(args, state["args"])
+        if not self.continues_folder:
             self.folder = new_folder(args)
-
+        elif (self.script.name, args.env_id) != (state["script"], state["args"]["env_id"]):
+            sys.exit(f"error: {self.folder} is a run of {state['script']} on {state['args']['env_id']}")
         self.args = args
-        self.torch_settings = torch_settings()
-        # The states that start() loads into the parts: the checkpoint's. An entirely new run loads those of its own
-        # first checkpoint, to see that it can be loaded.
-        self.saved = state["parts"]
-        self.returns = []  # of the last 100 episodes
-        self.global_step = state["global_step"]
-        # The step at which the run began: 0, or the step of the checkpoint that a new run began with.
-        self.first_step = self.global_step
-        if self.continues_folder:
-            self.returns = state["returns"]
-            self.first_step = state.get("first_step", 0)
-        self.batch_size = args.num_envs * args.num_steps
-        self.count_updates()
-        self.started = False
-        self.stopping = False
+        self.saved_parts = state["parts"]  # the states that start() loads
+        self.signal = None  # the number of the signal that ends the run
         self.complete = False
-        self.exit_status = 0
-        self.episodes_in_update = 0
-
-    def count_updates(self):
-        """Counts the updates from first_step, where schedules begin as well; ends the program if none is left."""
-        # Rounded down, as a resume with another batch size may begin between two multiples of it.
+        # --total-timesteps counts from step 0. Updates and schedules count from first_step: 0, or the step of the
+        # checkpoint from which a run with a folder of its own begins.
+        self.global_step = state["global_step"]
+        self.first_step = self.global_step
+        self.returns = []  # of the last 100 episodes
+        if self.continues_folder:
+            self.first_step = state["first_step"]
+            self.returns = state["returns"]
+        self.batch_size = args.num_envs * args.num_steps
         self.updates_done = (self.global_step - self.first_step) // self.batch_size
-        self.num_updates = self.updates_done + (self.args.total_timesteps - self.global_step) // self.batch_size
+        self.num_updates = self.updates_done + (args.total_timesteps - self.global_step) // self.batch_size
         if self.num_updates <= self.updates_done:
-            text = f"no rollout of {self.batch_size} steps fits from step {self.global_step} to --total-timesteps"
             end = self.global_step + self.batch_size
-            sys.exit(f"error: {text} {self.args.total_timesteps}; {end} or more are needed")
+            sys.exit(f"error: --total-timesteps {args.total_timesteps} leaves no rollout; {end} or more are needed")
 
     def lock_folder(self):
-        """Keeps other processes from writing to this run; creates the folder of a new one."""
-        try:
-            self.lock = filelock.FileLock(self.folder / "lock").acquire(timeout=0)  # creates the folder, too
-        except filelock.Timeout:
-            if self.continues_folder:
-                sys.exit(f"error: {self.folder / 'lock'} is held by another process, which writes to this run")
-            # Another run took this name in the same second. Its folder exists by now, so the next name differs.
-            self.folder = new_folder(self.args)
-            self.lock_folder()
-        except OSError as error:  # the folder cannot be written to
-            sys.exit(f"error: {self.folder}: {error}")
+        """Makes the folder, and keeps other processes from writing to it; raises filelock.Timeout if one does."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.lock = filelock.FileLock(self.folder / "lock")
+        self.lock.acquire(timeout=0)
 
     def start(self, device, **parts):
         """Restores the parts from the checkpoint, if there is one; opens the folder and the log; says so.
 
         A part has load_state_dict(), and a state_dict() that returns a dict."""
-        self.check_torch()
         self.parts = parts
-        if self.saved is not None:
-            self.restore()  # before a new run has a folder, so that parts that do not fit leave none behind
+        if self.saved_parts is not None:
+            self.restore(self.saved_parts)  # before a new run has a folder: parts that do not fit leave none behind
         if self.lock is None:
             self.lock_folder()
         if self.args.track:
@@ -836,44 +656,27 @@ class Run:
         self.writer = SummaryWriter(self.folder, purge_step=self.global_step + 1)
         atexit.register(self.writer.close)
         if not self.continues_folder:
-            state = self.save()
-            if self.saved is None:  # an entirely new run: a part that cannot be saved and loaded fails here
-                self.saved = state["parts"]
-                self.restore()
+            self.restore(self.save())  # a part that cannot be saved and loaded ends the run here
         self.write_about(device)
-        self.started = True
+        self.handle_signals()
+        self.start_time = time.monotonic()
+        self.start_step = self.global_step
         print(f"{self.folder}: training on {device}; Ctrl-C stops, --resume {self.folder} continues", flush=True)
 
-    def check_torch(self):
-        """Ends the program if an environment has changed what the agent needs of torch."""
-        for name, value in torch_settings().items():
-            if value != self.torch_settings[name]:
-                sys.exit(f"error: an environment has changed torch's {name} to {value}, and must change it back itself")
-
-    def restore(self):
-        """Loads the saved states into the parts; ends the program if they do not fit.
-
-        In a new run from a checkpoint, a part that the checkpoint lacks keeps its state."""
-        states = {name: part.state_dict() for name, part in self.parts.items()}
+    def restore(self, saved):
+        """Loads saved states, {part: state}, into the parts; ends the program if they do not fit."""
         if not self.continues_folder:
-            for name in states.keys() - self.saved.keys():  # such as an agent of agents/, without optimizer
+            for name in self.parts.keys() - saved.keys():  # such as an agent of agents/, without optimizer
                 print(f"{self.args.resume} has no {name}: it starts anew")
-            self.saved = states | self.saved
-        # The order counts, too: torch's own optimizers know a parameter by its place.
-        if state_keys(self.saved) != state_keys(states):
-            differing = sorted(set(state_keys(self.saved)) ^ set(state_keys(states)))
-            if ("optimizer", "param_groups") in differing:
-                hint = "its optimizer is not of this script's class; train with the script in the checkpoint's folder"
-                sys.exit(f"error: the checkpoint does not fit: {hint}")
-            if self.args.resume is None:
-                differing = differing or "their order"
-                sys.exit(f"error: state_dict() of a part must always have the same keys, and differs in {differing}")
-            sys.exit(f"error: the checkpoint does not fit: {differing or 'the order differs'}")
+                saved = saved | {name: self.parts[name].state_dict()}
+        # The order counts, too: the optimizer knows a parameter by its place.
+        saved_keys = [(name, key) for name in sorted(saved) for key in saved[name]]
+        keys = [(name, key) for name in sorted(self.parts) for key in self.parts[name].state_dict()]
+        if saved_keys != keys:
+            differing = sorted(set(saved_keys) ^ set(keys)) or "their order"
+            sys.exit(f"error: the checkpoint does not fit: {differing}")
         for name, part in self.parts.items():
-            try:
-                part.load_state_dict(self.saved[name])
-            except (RuntimeError, ValueError) as error:  # such as another shape; torch's message has several lines
-                sys.exit(f"error: the checkpoint does not fit: {name}: {' '.join(str(error).split())}")
+            part.load_state_dict(saved[name])
 
     def write_about(self, device):
         """Copies the script, and writes run.json; a resume gives both its step."""
@@ -882,85 +685,71 @@ class Run:
             "script": self.script.name,
             "command": sys.argv,
             "args": vars(self.args),
-            "defaults": option_defaults(self.args),
             "device": str(device),
             "commit": git_commit(self.script.parent),
             "versions": {package.name: package.version for package in importlib.metadata.distributions()},
         }
-        shutil.copyfile(self.script, self.folder / f"{self.script.stem}{suffix}.py")
-        (self.folder / f"run{suffix}.json").write_text(json.dumps(about, indent=2))
+        write_file(self.folder / f"{self.script.stem}{suffix}.py", self.script.read_bytes())
+        write_file(self.folder / f"run{suffix}.json", json.dumps(about, indent=2).encode())
+
+    def handle_signals(self):
+        """Makes signals call stop(), but for those that the parent process ignores, as nohup does SIGHUP."""
+        for number in SIGNALS:
+            if signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, self.stop)
 
     def stop(self, number, frame):
-        """Ends the run: at once if it has not started, else after the update. The same signal again ends it at once."""
+        """Ends the run after this update; the same signal again ends it at once."""
+        self.signal = number
         signal.signal(number, signal.SIG_DFL)
-        if self.complete:
-            return  # only the environments are left to close
-        self.exit_status = 128 + number
-        if not self.started:
-            sys.exit(self.exit_status)
-        if not self.stopping:
-            self.stopping = True
-            # os.write, as the signal may have interrupted a print(), which cannot be called twice at a time
-            with contextlib.suppress(OSError):
-                os.write(2, b"\nstopping after this update; the same signal again ends the run at once\n")
-
-    def start_clock(self):
-        """Remembers when, and at which step, the updates of this process begin, for the steps per second."""
-        self.start_time = time.monotonic()
-        self.start_step = self.global_step
+        with contextlib.suppress(OSError):  # the terminal may be gone
+            # not print(), which the signal may have interrupted
+            os.write(2, b"\nstopping after this update; the same signal again ends the run at once\n")
 
     def updates(self):
         """Yields the numbers of the updates, 1 to num_updates in a new run; shows the progress, and saves where due."""
-        self.start_clock()
         total = self.args.total_timesteps
         with tqdm(total=total, initial=self.global_step, unit=" steps", unit_scale=True, mininterval=1) as bar:
             for update in range(self.updates_done + 1, self.num_updates + 1):
-                self.check_torch()
                 yield update  # here train() makes its rollout and its update
-                if self.returns:  # else no episode has ended yet
+                if self.returns:
                     bar.set_postfix_str(f"return {np.mean(self.returns):.4g}", refresh=False)
                 bar.update(self.batch_size)
+                self.complete = update == self.num_updates
+                stopping = self.signal is not None  # read once, as a signal may come between two lines
                 due = self.args.save_every > 0 and update % self.args.save_every == 0
-                last = update == self.num_updates
-                stopping = self.stopping  # read once, as a signal may change it between two lines
-                if due or stopping or last:
+                if due or stopping or self.complete:
                     self.save()
                 if stopping:
                     break
-        # The loop was run at least once: count_updates() ends the program where no update is left.
-        if last:
-            self.complete = True
-            self.exit_status = 0  # the run is complete, even if a signal came in its last update
-        hint = f"python enjoy.py {self.folder} plays" if last else f"--resume {self.folder} continues"
+        self.writer.close()
+        hint = f"python enjoy.py {self.folder} plays" if self.complete else f"--resume {self.folder} continues"
         print(f"saved {checkpoint_files(self.folder)[-1]}; {hint}", flush=True)
 
     def log_step(self, infos):
         """Counts a step of all environments; logs the episodes that ended in it."""
-        self.global_step += self.args.num_envs
         final_info = infos.get("final_info", {})
-        for i in np.flatnonzero(final_info.get("_episode", [])):  # the environments in which a whole episode ended
-            episode_return = float(final_info["episode"]["r"][i])
-            self.returns = [*self.returns[-99:], episode_return]
-            self.episodes_in_update += 1
-            # at most one episode per five steps: shorter ones would make the log larger than all else
-            if self.episodes_in_update <= math.ceil(self.batch_size / 5):
-                self.writer.add_scalar("charts/episodic_return", episode_return, self.global_step)
-                self.writer.add_scalar("charts/episodic_length", final_info["episode"]["l"][i], self.global_step)
+        if "_episode" in final_info:
+            for i in np.flatnonzero(final_info["_episode"]):  # the environments in which a whole episode ended
+                episode_return = float(final_info["episode"]["r"][i])
+                self.returns = [*self.returns[-99:], episode_return]
+                # a step of its own for each: Weights & Biases keeps one episode of a step
+                step = self.global_step + int(i) + 1
+                self.writer.add_scalar("charts/episodic_return", episode_return, step)
+                self.writer.add_scalar("charts/episodic_length", final_info["episode"]["l"][i], step)
+        self.global_step += self.args.num_envs
 
     def log_update(self, scalars):
-        """Logs the scalars of an update; ends the run if one whose name ends with "loss" or "norm" is not finite."""
-        self.episodes_in_update = 0
-        seconds = time.monotonic() - self.start_time
-        scalars["charts/SPS"] = (self.global_step - self.start_step) / seconds
+        """Logs the scalars of an update; raises FloatingPointError if a loss or a norm is not finite."""
+        scalars["charts/SPS"] = (self.global_step - self.start_step) / (time.monotonic() - self.start_time)
         for name, scalar in scalars.items():
             self.writer.add_scalar(name, scalar, self.global_step)
             if name.endswith(("loss", "norm")) and not math.isfinite(scalar):
-                update = (self.global_step - self.first_step) // self.batch_size
-                why = "perhaps --learning-rate is too large, or an observation or a reward is not finite"
-                sys.exit(f"error: {name} is {scalar:g} in update {update}; {why}; the last checkpoint is kept")
+                text = f"{name} is {scalar:g} at step {self.global_step}; the last checkpoint is kept"
+                raise FloatingPointError(text)
 
     def save(self):
-        """Writes a checkpoint, reads it back and renames it into place; keeps the newest two. Returns its state."""
+        """Writes a checkpoint, reads it back and renames it into place; keeps the newest two. Returns its parts."""
         self.writer.flush()
         state = {
             "script": self.script.name,
@@ -968,115 +757,32 @@ class Run:
             "first_step": self.first_step,
             "global_step": self.global_step,
             "returns": self.returns,
-            "parts": {name: without_numpy(part.state_dict(), name) for name, part in self.parts.items()},
+            "parts": {name: part.state_dict() for name, part in self.parts.items()},
         }
-        unfinished = self.folder / "checkpoint.tmp"
-        data = io.BytesIO()  # torch.save() into a file would not say that the disk is full
+        data = io.BytesIO()
         torch.save(state, data)
-        with open(unfinished, "wb") as file:
-            file.write(data.getbuffer())
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            state = torch.load(unfinished, map_location="cpu", weights_only=True)
-        except pickle.UnpicklingError as error:  # torch's message has many lines, and one says GLOBAL and the type
-            found = " ".join(re.findall(r"GLOBAL (\S+)", str(error))) or error
-            hint = "an option or a part has one that is not a number, a string, a tensor, or a list or dict of these"
-            sys.exit(f"error: a checkpoint cannot hold a value of the type {found}; {hint}")
-        os.replace(unfinished, self.folder / f"checkpoint_{self.global_step:012}.pt")
+        unfinished = self.folder / "checkpoint.tmp"
+        write_file(unfinished, data.getvalue())
+        # fails where a part holds what a resume could not load
+        state = torch.load(unfinished, map_location="cpu", weights_only=True)
+        os.replace(unfinished, self.folder / checkpoint_name(self.global_step))
         for old in checkpoint_files(self.folder)[:-2]:
             old.unlink()
-        return state
-
-
-def git_commit(folder):
-    """The commit of the checkout that a folder is part of, or why git does not tell it."""
-    try:
-        # the whole hash of the commit, never a tag, with "-dirty" after it if files have changed
-        command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-        done = subprocess.run(command, capture_output=True, text=True)
-    except OSError as error:  # there is no git
-        return f"unknown: {error}"
-    if done.returncode != 0:
-        return f"unknown: {' '.join(done.stderr.split())}"
-    return done.stdout.strip()
-
-
-def signal_numbers():
-    """The numbers of SIGNALS that this system has, without those that a parent such as nohup ignores."""
-    numbers = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
-    return [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
-
-
-@contextlib.contextmanager
-def errors_with_tracebacks():
-    """Turns any error into a gym.error.Error, whose text is the traceback; one of gymnasium's errors keeps its text."""
-    try:
-        yield
-    except gym.error.Error as error:
-        raise gym.error.Error(str(error)) from None
-    except (Exception, SystemExit):
-        raise gym.error.Error(f"in a process of --async-envs:\n{traceback.format_exc()}") from None
-
-
-class Worker(gym.Wrapper):
-    """Wraps an environment that has a process of its own: ignores signals there, and ends the processes it started.
-
-    Errors are passed on as text, since the run would wait for ever for an error that cannot be sent to it."""
-
-    def __init__(self, make):
-        # False in the process of the run, where AsyncVectorEnv makes one environment to see its spaces.
-        self.is_in_worker = multiprocessing.parent_process() is not None
-        if self.is_in_worker:
-            for number in signal_numbers():  # they are for the process of the run, which ends the workers
-                signal.signal(number, signal.SIG_IGN)
-            gym.logger.min_level = gym.logger.WARN  # a forked worker has the level of the process of the run
-        # Its errors are seen in the process of the run, which makes environment 0 before the workers do.
-        super().__init__(make())
-        if not self.is_in_worker:
-            # Silences gymnasium's log: AsyncVectorEnv would log each worker's traceback, too, and fail at a "%" in it.
-            gym.logger.min_level = gym.logger.ERROR + 1
-
-    def reset(self, *, seed=None, options=None):
-        with errors_with_tracebacks():
-            return self.env.reset(seed=seed, options=options)
-
-    def step(self, action):
-        with errors_with_tracebacks():
-            return self.env.step(action)
-
-    def close(self):
-        super().close()
-        if self.is_in_worker:
-            for process in multiprocessing.active_children():  # else the worker would wait for them
-                process.kill()
+        return state["parts"]
 
 
 def main(create_run=Run):
-    """Trains with the options of the command line; after a stop, exits with 128 + the signal's number.
+    """Trains with the options of the command line; after a signal, exits with 128 + its number.
 
     create_run: makes the run from the options."""
-    if sys.stdout is None:  # some launchers close it
-        sys.stdout = open(os.devnull, "w")
-    if sys.stderr is None:
-        sys.stderr = open(os.devnull, "w")
-    # A script that is started through a symbolic link may import modules beside the link. Python itself adds only the
-    # folder of the link's target.
-    sys.path.append(str(Path(__file__).parent))
-    args = tyro.cli(Args, description=__doc__)
-    if create_run is Run:  # a function of a script's own takes care of several processes itself
-        check_single_process()
-    run = create_run(args)
-    for number in signal_numbers():
-        signal.signal(number, run.stop)
+    run = create_run(tyro.cli(Args, description=__doc__))
     try:
         train(run.args, run)
-    except (gym.error.Error, ModuleNotFoundError) as error:  # what a user can put right in or for an environment
-        sys.exit(f"error: {str(error).strip()}; see docs/environment.md and docs/install.md")
     finally:
         for process in multiprocessing.active_children():  # workers ignore signals, and outlive an error
             process.kill()
-    sys.exit(run.exit_status)
+    if run.signal is not None and not run.complete:
+        sys.exit(128 + run.signal)
 
 
 if __name__ == "__main__":
