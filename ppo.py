@@ -111,10 +111,11 @@ def make_env(args, index, folder):
     record = args.capture_video and index == 0
     options = {"render_mode": "rgb_array"} if record else {}  # not every environment takes a render_mode
     env = gym.make(args.env_id, **options)
+    actions = env.action_space
     observations = env.observation_space
-    if not isinstance(env.action_space, gym.spaces.Discrete) or env.action_space.start != 0:
+    if not isinstance(actions, gym.spaces.Discrete) or actions.start != 0:
         hint = "Discrete actions from 0; ppo_continuous_action.py takes Box, ppo_multidiscrete.py MultiDiscrete"
-        sys.exit(f"error: {args.env_id} has the actions {env.action_space}, and this script takes {hint}")
+        sys.exit(f"error: {args.env_id} has the actions {actions}, and this script takes {hint}")
     if isinstance(observations, gym.spaces.Box) and len(observations.shape) >= 2 and (observations.high == 255).any():
         sys.exit(f"error: {args.env_id} has images, which need a network with convolutions; see docs/environment.md")
     if record and folder is not None:  # enjoy.py has no folder: it shows the frames itself
