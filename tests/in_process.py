@@ -80,16 +80,16 @@ def loaded_parts(script):
 
 def run_main(module):
     """What `python script.py` does."""
-    if hasattr(module, "make_run"):
-        module.main(module.make_run)
-    else:
-        module.main()
+    create_run = module.Run
+    for name in ("make_run", "Runs"):  # of several processes, of several agents
+        create_run = getattr(module, name, create_run)
+    module.main(create_run)
 
 
 def train(script, options, folder):
     """Runs `python script.py options` in this process, in `folder`, which it makes; returns the run's own folder."""
     kept = []
-    handlers = {name: signal.getsignal(getattr(signal, name)) for name in script.module.SIGNALS}
+    handlers = {number: signal.getsignal(number) for number in script.module.SIGNALS}
 
     def keep(make):
         def make_and_keep(*args, **kwargs):
@@ -119,6 +119,6 @@ def train(script, options, folder):
                     each.release(force=True)
                 else:
                     each.close()
-            for name, handler in handlers.items():
-                signal.signal(getattr(signal, name), handler)
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
     return newest_run(folder)

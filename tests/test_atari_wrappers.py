@@ -169,6 +169,7 @@ def test_fake_game(run, second, noops, tmp_path, monkeypatch):
     """In the wrappers of make_env, with the meaning of the second action, on which FireReset depends."""
     game = FakeGame()
     game.get_action_meanings = lambda: ["NOOP", second, "RIGHT", "LEFT"]
+    game.spec = gym.spec("BreakoutNoFrameskip-v4")
     monkeypatch.setattr(gym, "make", lambda *_, **__: game)
     env = ppo_atari.make_env(ppo_atari.Args(), 0, tmp_path)
     assert_run_with_repeated_first_frame(env, record(env, noops), FAKE, run)

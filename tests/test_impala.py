@@ -20,7 +20,7 @@ def rollout(seed=1):
     """Random rewards, values, dones and ratios, in float64; the ratios are around 1."""
     random = np.random.default_rng(seed)
     numbers = [random.normal(size=(M, B)), random.normal(size=(M + 1, B))]
-    return [*numbers, random.random((M + 1, B)) < 0.2, np.exp(random.normal(size=(M, B)))]
+    return [*numbers, random.random((M, B)) < 0.2, np.exp(random.normal(size=(M, B)))]
 
 
 def by_definition(rewards, values, dones, ratios):
@@ -29,14 +29,14 @@ def by_definition(rewards, values, dones, ratios):
     for b in range(B):
         for s in range(M):
             for t in range(s, M):
-                if dones[s + 1 : t + 1, b].any():  # the episode of step s has ended
+                if dones[s:t, b].any():  # the episode of step s has ended
                     break
-                after = 0.0 if dones[t + 1, b] else values[t + 1, b]
+                after = 0.0 if dones[t, b] else values[t + 1, b]
                 delta = min(1.0, ratios[t, b]) * (rewards[t, b] + GAMMA * after - values[t, b])
                 targets[s, b] += GAMMA ** (t - s) * np.prod(np.minimum(1.0, ratios[s:t, b])) * delta
     advantages = np.zeros((M, B))
     for s, b in np.ndindex(M, B):
-        after = 0.0 if dones[s + 1, b] else targets[s + 1, b]
+        after = 0.0 if dones[s, b] else targets[s + 1, b]
         advantages[s, b] = min(1.0, ratios[s, b]) * (rewards[s, b] + GAMMA * after - values[s, b])
     return targets[:-1], advantages
 
@@ -45,7 +45,7 @@ def by_definition(rewards, values, dones, ratios):
 def test_vtrace_by_definition(seed):
     columns = rollout(seed)
     _, _, dones, ratios = columns
-    assert dones[1:].any() and (ratios > 1).any() and (ratios < 1).any()
+    assert dones.any() and (ratios > 1).any() and (ratios < 1).any()
     traced = script.vtrace(*map(torch.from_numpy, columns), GAMMA)
     for found, expected in zip(traced, by_definition(*columns), strict=True):
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-13)
@@ -118,8 +118,11 @@ def record(file):
         return gradient_step(agent, optimizer, minibatch, args)
 
     def rmsprop_step_seen(optimizer, gradient, learning_rate):
-        bias = optimizer.parameters["policy.bias"].detach().clone()
-        seen["gradients"].append((bias, optimizer.split(gradient)["policy.bias"].clone()))
+        sizes = [parameter.numel() for parameter in optimizer.parameters]
+        place = -3  # the last parameters are the policy's bias, and the weight and the bias of the value
+        bias = optimizer.parameters[place]
+        gradient_of_bias = gradient.split(sizes)[place]
+        seen["gradients"].append((bias.detach().clone(), gradient_of_bias.clone()))
         # copies of the lists, as an actor goes on with "steps" meanwhile
         torch.save({name: list(each) for name, each in seen.items()}, file)
         rmsprop_step(optimizer, gradient, learning_rate)
@@ -141,8 +144,8 @@ def test_a_run_trains_on_what_happened(tmp_path):
         )
         assert torch.equal(minibatch["obs"], before) and torch.equal(minibatch["next_obs"][0], after[-1])
         assert torch.equal(minibatch["actions"], actions) and torch.equal(minibatch["rewards"], rewards.float())
-        assert torch.equal(minibatch["dones"][1:], terminated | truncated)
-        ends += minibatch["dones"][1:].sum()
+        assert torch.equal(minibatch["dones"], terminated | truncated)
+        ends += minibatch["dones"].sum()
     assert len(seen["minibatches"]) == 8 and ends > 0
 
     squares, biases = 0.0, [bias for bias, _ in seen["gradients"][1:]]
@@ -188,7 +191,7 @@ def test_the_norm_is_cut_at_40():
         agent, args = Linear(), script.Args(num_envs=B, num_steps=M, num_minibatches=1, ent_coef=0.0, vf_coef=0.0)
         minibatch = {"obs": torch.randn(M, B, 3).double(), "next_obs": torch.zeros(1, B, 3).double()}
         minibatch |= {"actions": torch.ones(M, B, dtype=torch.int64), "logprobs": torch.full((M, B), -0.7).double()}
-        minibatch |= {"rewards": torch.full((M, B), scale).double(), "dones": torch.ones(M + 1, B, dtype=torch.bool)}
+        minibatch |= {"rewards": torch.full((M, B), scale).double(), "dones": torch.ones(M, B, dtype=torch.bool)}
         with watched(script, "rmsprop_step", lambda optimizer, gradient, learning_rate: gradient) as given:
             stats = script.gradient_step(agent, script.RMSprop(agent), minibatch, args)
         [gradient] = given

@@ -112,15 +112,16 @@ def test_actions_are_clipped_for_the_environment_alone(envs):
     np.testing.assert_array_equal(actions, kept)
 
 
-@pytest.mark.parametrize("value", [np.nan, 1e300])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("where", ["in_obs", "in_rews"])
-def test_what_is_not_finite_ends_the_run(data, where, value):
-    """A number, or what it makes of the running variance."""
+def test_what_is_not_finite_reaches_the_loss(data, where, value):
+    """As NaN, which ends the run there; a number such as 0 would be trained on."""
     data[where] = data[where].astype(np.float64)
     data[where][5 if where == "in_obs" else 4][1] = value
     envs = script.Normalize(Recorded(data), 0.99)
     envs.reset()
     for _ in range(4):
         envs.step(IDLE)
-    with np.errstate(all="ignore"), pytest.raises(SystemExit, match="^error: .*NaN or inf"):
-        envs.step(IDLE)
+    with np.errstate(all="ignore"):
+        obs, rewards, *_ = envs.step(IDLE)
+    assert np.isnan(obs if where == "in_obs" else rewards).any()

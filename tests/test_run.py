@@ -118,10 +118,10 @@ def record(script, options, toy, folder):
     module, updates = script.module, []
     gae, gradient_step = module.gae, module.gradient_step
 
-    def recording_gae(rewards, values, dones, next_value, next_done, *rest):
-        given = {"rewards": rewards, "values": values, "dones": dones, "next_value": next_value, "next_done": next_done}
+    def recording_gae(rewards, values, dones, next_value, *rest):
+        given = {"rewards": rewards, "values": values, "dones": dones, "next_value": next_value}
         updates.append(SimpleNamespace(**{name: np.array(column) for name, column in given.items()}, steps=[]))
-        updates[-1].advantages = gae(rewards, values, dones, next_value, next_done, *rest)
+        updates[-1].advantages = gae(rewards, values, dones, next_value, *rest)
         return updates[-1].advantages
 
     def recording_step(agent, optimizer, minibatch, args):
@@ -174,7 +174,7 @@ def annealed(request, tmp_path_factory):
 
 
 def test_every_step_of_a_batch_is_what_happened_in_the_environment(counted):
-    """No action is ignored, each has its own observation and reward, and dones[t] says that obs[t] opens an episode."""
+    """No action is ignored, each has its own observation and reward, and dones[t] says that it ended its episode."""
     updates, envs, _ = counted
     close = {"rtol": ROUNDING, "atol": ROUNDING}
     assert len(updates) == UPDATES and {len(env.log) for env in envs} == {UPDATES * STEPS}
@@ -190,11 +190,9 @@ def test_every_step_of_a_batch_is_what_happened_in_the_environment(counted):
                 assert np.array_equal(batch["obs"][row], env.show(*happened.obs))
                 assert batch["actions"][row] == happened.action
                 assert update.rewards[t, i] == np.float32(happened.reward)
-                assert update.dones[t, i] == (happened.obs[2] == 0 and first + t > 0)
+                assert update.dones[t, i] == (happened.terminated or happened.truncated)
                 assert batch["values"][row] == update.values[t, i]
                 assert batch["returns"][row] == pytest.approx(update.advantages[t, i] + update.values[t, i], abs=1e-6)
-            last = env.log[first + STEPS - 1]
-            assert update.next_done[i] == (last.terminated or last.truncated)
             after = env.log[first + STEPS].obs if number + 1 < len(updates) else (i, env.episode, env.steps, 7)
             np.testing.assert_allclose(update.next_value[i], judge(update.agent, [env.show(*after)])[1], **close)
         policy, values = judge(update.agent, list(batch["obs"].numpy()))
@@ -203,9 +201,7 @@ def test_every_step_of_a_batch_is_what_happened_in_the_environment(counted):
 
 
 def test_every_finished_episode_is_logged_once(counted):
-    """Also where several end in one step, and where they are one step long; of an update, the first fifth of its steps.
-
-    All count for the mean that the progress bar shows."""
+    """At a step of its own, also where several end in one step of all environments, and where they are one step long."""
     _, envs, run = counted
     ended = []
     for env in envs:
@@ -213,22 +209,16 @@ def test_every_finished_episode_is_logged_once(counted):
         for t, happened in enumerate(env.log, 1):
             score, length = score + happened.reward, length + 1
             if happened.terminated or happened.truncated:
-                ended.append((t * len(envs), env.index, score, length))
+                ended.append(((t - 1) * len(envs) + env.index + 1, score, length))
                 score, length = 0.0, 0
     ended.sort()
-    assert len(ended) > 120 and len({step for step, *_ in ended}) < len(ended) / 1.5
-    rollout = len(envs) * STEPS
-    first = []  # of the episodes that end in an update, a fifth of its steps
-    for update in range(UPDATES):
-        of_update = [each for each in ended if update * rollout < each[0] <= (update + 1) * rollout]
-        first += of_update[: math.ceil(rollout / 5)]
-    assert 100 < len(first) < len(ended)
+    assert len(ended) > 120 and len({step for step, *_ in ended}) == len(ended)
     log = scalars(run)
-    assert log["charts/episodic_length"] == [(step, length) for step, _, _, length in first]
-    assert [step for step, _ in log["charts/episodic_return"]] == [step for step, *_ in first]
-    scores = [score for *_, score, _ in first]
+    assert log["charts/episodic_length"] == [(step, length) for step, _, length in ended]
+    assert [step for step, _ in log["charts/episodic_return"]] == [step for step, *_ in ended]
+    scores = [score for _, score, _ in ended]
     np.testing.assert_allclose([value for _, value in log["charts/episodic_return"]], scores, rtol=1e-6)
-    np.testing.assert_allclose(checkpoint(run)["returns"], [score for *_, score, _ in ended[-100:]], rtol=1e-6)
+    np.testing.assert_allclose(checkpoint(run)["returns"], scores[-100:], rtol=1e-6)
 
 
 def check_advantages(updates, envs, bootstrap):
