@@ -904,6 +904,8 @@ class Runs:
 
     def __init__(self, args):
         self.runs = []
+        if isinstance(args.resume, tuple):
+            set_aside_newer([Path(folder) for folder in args.resume])
         for agent_args in combinations(args):
             run = Run(agent_args)
             if run.folder in [other.folder for other in self.runs]:  # the name does not show every option
@@ -912,6 +914,7 @@ class Runs:
         first = self.runs[0]
         for run in self.runs:
             check_same(run, first)
+        check_distinct(self.runs)
         self.args_of_agents = [run.args for run in self.runs]
         self.args = first.args
         self.folder = first.folder
@@ -1027,6 +1030,32 @@ def combinations(args):
         options = dict(zip(values, combination, strict=True))
         found.append(dataclasses.replace(args, **options))
     return found
+
+
+def set_aside_newer(folders):
+    """[seeds 1] Renames the checkpoints that are newer than the newest step which all folders have.
+
+    A run that is killed while it saves has saved some of its agents, and others not yet."""
+    steps = [{file.name for file in checkpoint_files(folder)} for folder in folders]  # none where a path is of a file
+    common = set.intersection(*steps)
+    if not common:
+        return
+    for folder in folders:
+        with filelock.FileLock(folder / "lock").acquire(timeout=0):
+            for file in checkpoint_files(folder):
+                if file.name > max(common):
+                    renamed = file.rename(file.with_suffix(".ahead"))
+                    print(f"{renamed}: this checkpoint is set aside, as other agents have none of its step")
+
+
+def check_distinct(runs):
+    """[seeds 1] Ends the program if two resumed runs have the same agent, as if one's checkpoint lay in two folders."""
+    found = {}
+    for run in runs:
+        options = tuple(getattr(run.args, name) for name in OPTIONS_OF_AGENTS if name != "resume")
+        if options in found:
+            sys.exit(f"error: {found[options].folder} and {run.folder} have an agent of the same seed and options")
+        found[options] = run
 
 
 def shared_options(run):

@@ -1,8 +1,8 @@
 """Checkpoints, resumes, signals and errors, tested on ppo.py, as the plumbing is the same in every script."""
 
-import dataclasses
 import json
 import os
+import pickle
 import re
 import shutil
 import signal
@@ -20,12 +20,12 @@ import pytest
 import run_files
 import script_table
 import torch
-from filelock import FileLock
+from filelock import FileLock, Timeout
 from in_process import patched
 from processes import PATIENCE, finish, start, started
 from run_files import checkpoint, equal, same_weights, scalars
 from script_table import PPO
-from toy_envs import Clock, spaces
+from toy_envs import Clock
 
 ppo = PPO.module
 CLOCK = "--num-envs 2 --num-steps 16 --total-timesteps 384 --num-minibatches 2 --update-epochs 2 --save-every 2"
@@ -142,19 +142,11 @@ def test_options_of_a_resume(tmp_path):
     assert [value for _, value in scalars(run)["charts/learning_rate"]] == pytest.approx([0.002] * 16)
 
 
-def test_a_resume_that_the_command_line_does_not_name():
-    """As torchrun's --rdzv-id asks for: it stays, beside the options of the command line and of the checkpoint."""
-    state = {"args": dataclasses.asdict(ppo.Args(num_envs=2, gamma=0.9))}
-    with patched((sys, "argv", ["ppo.py", "--resume", "another", "--gamma", "0.5"])):
-        args = ppo.resumed_args(ppo.Args(resume="this", gamma=0.5), state)
-    assert (args.resume, args.gamma, args.num_envs) == ("this", 0.5, 2)
-
-
 def test_a_finished_run_stays_as_it_is(tmp_path):
     run = train(CLOCK, tmp_path)
     before = contents(run)
     for total in (384, 96):
-        with pytest.raises(SystemExit, match="^error: no rollout of 32 steps fits from step 384 to"):
+        with pytest.raises(SystemExit, match="^error: --total-timesteps .* leaves no rollout"):
             train(f"--resume {run} --total-timesteps {total}", tmp_path)
     assert contents(run) == before
 
@@ -223,15 +215,47 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path, capsys):
     assert checkpoints(run) == [320, 384] and steps_of(run) == list(range(32, 385, 32))
 
 
+@pytest.mark.parametrize("damage", ["a byte before", "cut", "empty", "central directory", "an older one"])
+def test_what_cannot_be_read_is_damage(damage, tmp_path):
+    """So is an older file under the newest's name. The run continues from the one before."""
+    run = train(CLOCK, tmp_path)
+    older, newest = sorted(run.glob("checkpoint_*.pt"))
+    data = bytearray(newest.read_bytes())
+    if damage == "a byte before":
+        data.insert(0, 0)
+    elif damage == "cut":
+        del data[len(data) // 2 :]
+    elif damage == "empty":
+        data.clear()
+    elif damage == "central directory":
+        data[data.rindex(b"PK\x01\x02") + 16] ^= 1  # in the checksum of the last record
+    else:
+        data = older.read_bytes()
+    newest.write_bytes(data)
+    assert train(f"--resume {run}", tmp_path) == run
+    assert checkpoints(run) == [320, 384] and steps_of(run) == list(range(32, 385, 32))
+    assert [path.read_bytes() for path in run.glob("*.damaged")] == [bytes(data)]
+
+
+def test_a_resume_leaves_the_targets_of_links_as_they_are(tmp_path):
+    run = train(CLOCK, tmp_path)
+    target = tmp_path / "target"
+    target.write_text("mine")
+    for name in ("run_000000000384.json", "ppo_000000000384.py", "checkpoint.tmp", "checkpoint_000000000448.pt"):
+        (run / name).symlink_to(target)
+    train(f"--resume {run} --total-timesteps 448", tmp_path)
+    assert target.read_text() == "mine" and checkpoint(run)["global_step"] == 448
+
+
 def test_checkpoints_that_are_refused(tmp_path, capsys):
     """Code in a file is not run."""
     malice = type("Malice", (), {"__reduce__": lambda self: (print, ("this was run",))})()
     kinds = {
-        "malice": ({"args": malice, "parts": {}}, "this holds objects whose loading could run code"),
-        "another": ({"weights": torch.zeros(3)}, "this is not a checkpoint of these scripts"),
-        "text": (None, "there is no intact checkpoint"),
+        "malice": ({"args": malice, "parts": {}}, pickle.UnpicklingError),
+        "another": ({"weights": torch.zeros(3)}, KeyError),
+        "text": (None, SystemExit),
     }
-    for name, (content, line) in kinds.items():
+    for name, (content, error) in kinds.items():
         (tmp_path / name).mkdir()
         file = tmp_path / name / "checkpoint_000000000064.pt"
         if content:
@@ -239,7 +263,7 @@ def test_checkpoints_that_are_refused(tmp_path, capsys):
         else:
             file.write_text("not a checkpoint")
         for path in (file, file.parent):
-            with pytest.raises(SystemExit, match=f"^error: --resume {re.escape(str(path))}.*: {line}"):
+            with pytest.raises(error):
                 in_process.train(PPO, f"--resume {path}", tmp_path)
             assert file.exists() == (path == file or content is not None)  # a file that was named keeps its name
     assert "this was run" not in capsys.readouterr().out and not list(tmp_path.glob("runs/*"))
@@ -252,19 +276,6 @@ def test_a_file_that_cannot_be_read_is_not_damaged(tmp_path):
     fail = mock.Mock(side_effect=OSError("Input/output error"))
     with patched((ppo.Path, "read_bytes", fail)), pytest.raises(OSError, match="Input/output error"):
         train(f"--resume {run}", tmp_path)
-    assert contents(run) == before
-
-
-@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")], ids=type)
-@pytest.mark.parametrize("place", [(torch, "load"), (ppo.zipfile.ZipFile, "testzip")], ids=["load", "checksums"])
-def test_a_lack_of_memory_is_no_damage(error, place, tmp_path):
-    """The run ends with the error, and no file changes."""
-    if place[1] == "testzip" and isinstance(error, RuntimeError):
-        pytest.skip("the checksums are not torch's")
-    run = train(CLOCK, tmp_path)
-    before = contents(run)
-    with patched((*place, mock.Mock(side_effect=error))), pytest.raises(type(error)):
-        train(f"--resume {run} --total-timesteps 512", tmp_path)
     assert contents(run) == before
 
 
@@ -289,87 +300,11 @@ def test_a_part_that_cannot_be_saved_ends_the_run_at_once(part, tmp_path):
     assert "NoneType" not in str(raised.value)
 
 
-class Counter:
-    """A part that counts its saves with a number of numpy's."""
-
-    def __init__(self, make=np.float32):
-        self.saves = make(0)
-        self.make = make
-
-    def state_dict(self):
-        self.saves = self.make(self.saves + 1)
-        return {"saves": self.saves, "list": [self.saves, {"deep": self.saves}]}
-
-    def load_state_dict(self, state):
-        assert {type(state["saves"]), type(state["list"][0]), type(state["list"][1]["deep"])} == {float}
-
-
-def test_a_part_may_hold_numbers_of_numpy(tmp_path):
-    """They are Python's in the checkpoint; also where they become numpy's after the first."""
-    run = train_with(Counter(), CLOCK, tmp_path)
-    saved = checkpoint(run)["parts"]["coefficient"]["saves"]
-    assert type(saved) is float and saved > 5
-
-
-def test_a_part_that_later_holds_an_array_is_named(tmp_path):
-    """The first save is of a number, a later one of an array."""
-    later = Counter(lambda saves: float(saves) if saves < 4 else np.zeros(2))
-    with pytest.raises(SystemExit, match="^error: part coefficient, saves: .* numpy arrays.*tolist"):
-        train_with(later, CLOCK, tmp_path)
-
-
-@dataclasses.dataclass(frozen=True)
-class ArgsWithFolder(ppo.Args):
-    data: Path = Path("data")
-
-
-def test_an_option_that_cannot_be_saved_is_one_line(tmp_path):
-    """It names the type: a path is no plain value."""
-    line = "^error: a checkpoint cannot hold a value of the type [a-z_.]*PosixPath; an option or a part [^\n]*$"
-    with patched((ppo, "Args", ArgsWithFolder)), pytest.raises(SystemExit, match=line):
-        train(CLOCK, tmp_path)
-
-
-def test_another_width_is_one_line(tmp_path):
-    """It names the part and the key."""
+def test_another_width(tmp_path):
+    """torch's error names the parameter."""
     run = train(CLOCK, tmp_path)
-    wide = lambda inputs: torch.nn.Sequential(torch.nn.Linear(inputs, 64), torch.nn.Linear(64, 64))  # noqa: E731
     narrow = lambda inputs: torch.nn.Sequential(torch.nn.Linear(inputs, 8), ppo.nn.Tanh(), torch.nn.Linear(8, 64))  # noqa: E731
-    for mlp, named in ((narrow, "policy_trunk.0.weight"), (wide, "policy_trunk.2.weight")):
-        with patched((ppo, "mlp", mlp)), pytest.raises(SystemExit) as end:
-            train(f"--resume {run} --total-timesteps 512", tmp_path)
-        assert end.value.code.startswith("error: the checkpoint does not fit: ") and named in end.value.code
-        assert "\n" not in end.value.code
-
-
-def test_the_optimizer_s_state_is_that_of_its_names(tmp_path):
-    """Its parameters in another order take no other's means: the resume is refused."""
-    run = train(CLOCK, tmp_path)
-
-    class Turned(ppo.Adam):
-        def __init__(self, agent):
-            super().__init__(agent)
-            self.parameters = dict(reversed(self.parameters.items()))
-
-    with patched((ppo, "Adam", Turned)), pytest.raises(SystemExit, match="^error: the checkpoint does not fit"):
-        train(f"--resume {run} --total-timesteps 512", tmp_path)
-    state = checkpoint(run)["parts"]["optimizer"]
-    agent = ppo.Agent(spaces(gym.spaces.Box(0, 255, (4,)), gym.spaces.Discrete(2)))
-    turned = Turned(agent)
-    turned.load_state_dict(state)
-    assert all(torch.equal(mean, state[f"mean of {name}"]) for name, mean in turned.split(turned.mean).items())
-
-
-def test_a_smaller_state_is_not_repeated(tmp_path):
-    """An edited optimizer that keeps one number for a row takes no checkpoint that has one for each parameter."""
-
-    class Rows(ppo.Adam):
-        def split(self, vector):
-            return {name: part[:1] for name, part in super().split(vector).items()}
-
-    with patched((ppo, "Adam", Rows), (ppo, "adam_step", lambda *_: None)):
-        run = train(CLOCK, tmp_path)
-    with pytest.raises(SystemExit, match="^error: the checkpoint does not fit: optimizer: mean of .* has the shape"):
+    with patched((ppo, "mlp", narrow)), pytest.raises(RuntimeError, match="policy_trunk.0.weight"):
         train(f"--resume {run} --total-timesteps 512", tmp_path)
 
 
@@ -399,11 +334,11 @@ def test_parts_that_do_not_fit(tmp_path):
 
 
 def test_the_state_of_another_optimizer(tmp_path):
-    """A checkpoint of an edited copy with torch's Adam is refused with a line that says so."""
+    """A checkpoint of an edited copy with torch's Adam is refused."""
     state = checkpoint(train(CLOCK, tmp_path))
     state["parts"]["optimizer"] = torch.optim.Adam([torch.zeros(2)]).state_dict()
     torch.save(state, tmp_path / "other.pt")
-    with pytest.raises(SystemExit, match="^error: the checkpoint does not fit: its optimizer is not of this script's"):
+    with pytest.raises(SystemExit, match="^error: the checkpoint does not fit: .*param_groups"):
         train(f"--resume {tmp_path / 'other.pt'} --total-timesteps 512", tmp_path)
 
 
@@ -422,9 +357,7 @@ class Growing:
 
 def test_a_part_whose_keys_change(tmp_path):
     """A new run says so before its first update: it could not be resumed."""
-    with pytest.raises(
-        SystemExit, match=r"^error: state_dict\(\) of a part must always have the same keys.*coeff.*key 1"
-    ):
+    with pytest.raises(SystemExit, match="^error: the checkpoint does not fit: .*key 1"):
         train_with(Growing(), CLOCK, tmp_path)
 
 
@@ -458,8 +391,8 @@ def test_a_gradient_that_is_not_finite_ends_the_run(tmp_path):
     def infinite_norm(*args):
         return step(*args) | {"grad_norm": torch.tensor(torch.inf)}
 
-    line = "^error: losses/grad_norm is inf in update 1; "
-    with patched((ppo, "gradient_step", infinite_norm)), pytest.raises(SystemExit, match=line):
+    line = "^losses/grad_norm is inf at step 32; "
+    with patched((ppo, "gradient_step", infinite_norm)), pytest.raises(FloatingPointError, match=line):
         train(CLOCK, tmp_path)
 
 
@@ -475,7 +408,7 @@ def test_threads_and_repeatable_convolutions(tmp_path):
 
 def test_a_loss_that_is_not_finite_ends_the_run(tmp_path):
     options = "--num-envs 2 --num-steps 32 --total-timesteps 512 --save-every 1 --num-minibatches 1 --update-epochs 1"
-    with pytest.raises(SystemExit, match="^error: losses/.* is nan in update 4; perhaps --learning-rate .* not finite"):
+    with pytest.raises(FloatingPointError, match="^losses/.* is nan at step 256"):
         train(options, tmp_path, Broken)
     state = checkpoint(run_files.newest_run(tmp_path))
     assert state["global_step"] == 3 * 64
@@ -502,19 +435,6 @@ def test_a_signal_saves_and_ends_the_run(number, group, tmp_path):
     assert steps_of(run) == list(range(64, step + 129, 64))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
-def test_a_signal_before_the_start_ends_the_program_at_once(number, tmp_path):
-    """There is nothing to save, and no folder."""
-
-    def make_envs(args, folder):
-        os.kill(os.getpid(), number)
-        raise AssertionError("it goes on")
-
-    with patched((ppo, "make_envs", make_envs)), pytest.raises(SystemExit) as end:
-        in_process.train(PPO, "", tmp_path)
-    assert end.value.code == 128 + number and not (tmp_path / "runs").exists()
-
-
 def test_a_signal_in_the_last_update_leaves_a_complete_run(tmp_path):
     """Its exit status is 0, as there is nothing to continue."""
     log_update = ppo.Run.log_update
@@ -531,7 +451,7 @@ def test_a_signal_in_the_last_update_leaves_a_complete_run(tmp_path):
     assert end.value.code == 128 + signal.SIGTERM
 
 
-def test_a_signal_after_the_last_update_changes_nothing(tmp_path, capfd):
+def test_a_signal_after_the_last_update_changes_nothing(tmp_path):
     """The environments may take long to close."""
     make_envs = ppo.make_envs
 
@@ -542,31 +462,6 @@ def test_a_signal_after_the_last_update_changes_nothing(tmp_path, capfd):
 
     with patched((ppo, "make_envs", with_slow_close)):
         assert checkpoints(train(CLOCK, tmp_path))[-1] == 384
-    assert "stopping after this update" not in capfd.readouterr().err
-
-
-# A program for another process: ppo.py, whose workers begin as on Windows, and inherit no handlers of signals
-SPAWNED = """
-import sys, ppo
-AsyncVectorEnv = ppo.gym.vector.AsyncVectorEnv
-def spawned(makers, **options):
-    return AsyncVectorEnv(makers, **options | {"context": "spawn"})
-if __name__ == "__main__":
-    ppo.gym.vector.AsyncVectorEnv = spawned
-    sys.argv[0] = "ppo.py"
-    ppo.main()
-"""
-
-
-@pytest.mark.slow
-def test_workers_that_inherit_nothing_ignore_signals(tmp_path):
-    """Ctrl-C is for the whole group."""
-    process = start(["-c", SPAWNED, *FOREVER.split(), "--async-envs"], tmp_path, group=0)
-    run = started(process, tmp_path)
-    os.killpg(process.pid, signal.SIGINT)
-    status, _, errors = finish(process)
-    assert status == 128 + signal.SIGINT and "Traceback" not in errors, errors
-    assert checkpoint(run)["global_step"] == steps_of(run)[-1]
 
 
 def test_what_nohup_ignores_stays_ignored(tmp_path):
@@ -617,7 +512,7 @@ WRONG_EDIT = """
 import multiprocessing, sys, ppo
 def gae(*args):
     print(*(process.pid for process in multiprocessing.active_children()), flush=True)
-    sys.exit("error: an edit")
+    raise ValueError("an edit")
 ppo.gae, sys.argv = gae, ["ppo.py", "--async-envs", "--num-envs", "3"]
 if __name__ == "__main__":
     ppo.main()
@@ -627,7 +522,7 @@ if __name__ == "__main__":
 def test_an_error_ends_the_workers(tmp_path):
     process = start(["-c", WRONG_EDIT], tmp_path)
     status, output, errors = finish(process)
-    assert status == 1 and errors.splitlines()[-1] == "error: an edit" and "Traceback" not in errors
+    assert status == 1 and errors.splitlines()[-1] == "ValueError: an edit"
     workers = [int(pid) for pid in output.splitlines()[-1].split()]
     assert len(workers) == 3 and not any(Path(f"/proc/{pid}").exists() for pid in workers)
 
@@ -682,53 +577,18 @@ def test_killed_while_it_writes_a_checkpoint(tmp_path):
 # The folder and the log
 
 
-def test_the_name_of_a_folder(tmp_path):
-    """It tells which options are not the defaults, without those of the machine, and has no character of a pattern."""
-    options = f"{CLOCK} --exp-name lr[1e-3]/a --seed 7 --no-cuda --learning-rate 0.001"
-    name = train(options, tmp_path).name
-    changed = "num_envs=2,num_steps=16,learning_rate=0.001,num_minibatches=2,update_epochs=2"
-    assert re.fullmatch(rf"CartPole-v1__lr-1e-3--a__7__{re.escape(changed)}__\d{{8}}-\d{{6}}", name)
-
-
-@dataclasses.dataclass(frozen=True)
-class ArgsWithoutPlainDefaults(ppo.Args):
-    tag: str = dataclasses.field(kw_only=True)
-    widths: list[int] = dataclasses.field(default_factory=lambda: [64, 64])
-
-
-def test_options_without_a_plain_default(tmp_path):
-    """A list has a default too; an option that must be given is always in the folder's name."""
-    with patched((ppo, "Args", ArgsWithoutPlainDefaults)):
-        run = train(f"{CLOCK} --tag red", tmp_path)
-        changed = train(f"{CLOCK} --tag red --widths 8 8", tmp_path)
-    assert "tag=red" in run.name and "widths" not in run.name and "widths=-8,-8-" in changed.name
-    defaults = json.loads((run / "run.json").read_text())["defaults"]
-    assert defaults["widths"] == [64, 64] and "tag" not in defaults
-
-
-def test_two_runs_of_one_second_have_two_folders(tmp_path):
+def test_runs_of_one_second_have_folders_of_their_own(tmp_path):
+    """Those of one program, and those of several, which have other process ids."""
     with patched((ppo.time, "strftime", lambda form: "20260101-000000")):
-        assert train(CLOCK, tmp_path) != train(CLOCK, tmp_path)
+        first, second = train(CLOCK, tmp_path), train(CLOCK, tmp_path)
+        with patched((ppo.os, "getpid", lambda: 1)):
+            third = train(CLOCK, tmp_path)
+    assert re.fullmatch(rf"CartPole-v1__ppo__1__20260101-000000-{os.getpid()}", first.name)
+    assert len({first, second, third}) == 3
 
 
-def test_two_runs_that_begin_together_have_two_folders(tmp_path):
-    """Both chose the same name before either had a folder."""
-    args = ppo.Args(runs_folder=str(tmp_path))
-    with patched((ppo.time, "strftime", lambda form: "20260101-000000")):
-        runs = [ppo.Run(args), ppo.Run(args)]
-        assert runs[0].folder == runs[1].folder
-        for run in runs:
-            run.start("cpu", number=coefficient(1.0))
-            run.writer.close()
-    assert sorted(tmp_path.iterdir()) == sorted(run.folder for run in runs)
-    assert [len(checkpoints(run.folder)) for run in runs] == [1, 1]
-
-
-def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
-    file = tmp_path / "file"
-    file.touch()
-    with pytest.raises(SystemExit, match=f"^error: {re.escape(str(file))}/CartPole[^\n]*Not a directory[^\n]*$"):
-        train(f"{CLOCK} --runs-folder {file}", tmp_path)
+def test_the_name_of_a_folder_has_no_character_of_a_pattern(tmp_path):
+    assert "__lr-1e-3--a__7__" in train(f"{CLOCK} --exp-name lr[1e-3]/a --seed 7", tmp_path).name
 
 
 def test_a_script_started_through_a_link_is_known_by_its_own_name(tmp_path):
@@ -738,18 +598,6 @@ def test_a_script_started_through_a_link_is_known_by_its_own_name(tmp_path):
         run = train(CLOCK, tmp_path)
     assert (run / "ppo.py").read_bytes() == Path(ppo.__file__).read_bytes()
     assert checkpoint(run)["script"] == json.loads((run / "run.json").read_text())["script"] == "ppo.py"
-
-
-def test_a_module_beside_a_link(tmp_path):
-    """Python looks beside the script that the link names, but a user's module stands beside the link."""
-    links = tmp_path / "links"
-    links.mkdir()
-    (links / "link.py").symlink_to(ppo.__file__)
-    module = "import gymnasium, toy_envs\ngymnasium.register('Beside-v0', toy_envs.Clock, kwargs={'images': None})"
-    (links / "beside_a_link.py").write_text(module)
-    with patched((ppo, "__file__", str(links / "link.py")), (sys, "path", [*sys.path])):
-        run = in_process.train(PPO, f"{PPO.tiny} --env-id beside_a_link:Beside-v0", tmp_path)
-    assert checkpoint(run)["global_step"] == 512
 
 
 def test_the_commit_of_a_run(tmp_path):
@@ -765,16 +613,15 @@ def test_the_commit_of_a_run(tmp_path):
     assert ppo.git_commit(tmp_path) == f"{commit}-dirty"
 
 
-def test_why_there_is_no_commit(tmp_path, monkeypatch):
-    """Where git refuses the checkout of another owner, and where there is no git, the reason stands in its place."""
+def test_a_run_where_there_is_no_git(tmp_path, monkeypatch):
+    """Or where git refuses the checkout of another owner."""
     git = tmp_path / "git"
-    git.write_text("#!/bin/sh\necho 'fatal: detected dubious\nownership' >&2\nexit 128\n")
+    git.write_text("#!/bin/sh\necho 'fatal: detected dubious ownership' >&2\nexit 128\n")
     git.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    about = json.loads((train(CLOCK, tmp_path) / "run.json").read_text())
-    assert about["commit"] == "unknown: fatal: detected dubious ownership"
+    assert json.loads((train(CLOCK, tmp_path) / "run.json").read_text())["commit"] == ""
     monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
-    assert ppo.git_commit(tmp_path).startswith("unknown: ")
+    assert ppo.git_commit(tmp_path) == ""
 
 
 def test_the_id_of_a_tracked_run(tmp_path, monkeypatch):
@@ -796,7 +643,7 @@ def test_a_folder_belongs_to_one_process(tmp_path):
     run = started(process, tmp_path)
     with (
         patched((ppo, "load_checkpoint", None)),
-        pytest.raises(SystemExit, match="^error: .*lock is held by another process"),
+        pytest.raises(Timeout),
     ):
         in_process.train(PPO, f"--resume {run}", tmp_path)
     assert process.poll() is None
@@ -806,15 +653,6 @@ def test_a_folder_belongs_to_one_process(tmp_path):
     assert in_process.train(PPO, f"--resume {run} --total-timesteps {step + 64}", tmp_path) == run
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("closed", [">&-", "2>&-"])
-def test_a_closed_stream_ends_no_run(closed, tmp_path):
-    """Some launchers start programs so."""
-    command = f"exec {sys.executable} {ppo.__file__} {PPO.tiny} {closed}"
-    assert subprocess.run(["bash", "-c", command], cwd=tmp_path, timeout=PATIENCE).returncode == 0
-    assert checkpoint(run_files.newest_run(tmp_path))["global_step"] == 512
-
-
 def test_a_run_without_progress_bar(tmp_path):
     """The steps per second do not need it."""
     status, _, errors = finish(start([ppo.__file__, *PPO.tiny.split()], tmp_path, TQDM_DISABLE="1"))
@@ -822,12 +660,32 @@ def test_a_run_without_progress_bar(tmp_path):
     assert all(speed > 0 for _, speed in scalars(run_files.newest_run(tmp_path))["charts/SPS"])
 
 
+def histories(log):
+    """The rows of history in wandb's file of an offline run, [{key: value}, ...]."""
+    from wandb.proto.wandb_internal_pb2 import Record
+    from wandb.sdk.internal.datastore import DataStore
+
+    store = DataStore()
+    store.open_for_scan(str(log))
+    rows = []
+    while (data := store.scan_data()) is not None:
+        record = Record.FromString(data)
+        if record.WhichOneof("record_type") == "history":
+            rows.append({"/".join(item.nested_key) or item.key: item.value_json for item in record.history.item})
+    return rows
+
+
 @pytest.mark.slow
 def test_weights_and_biases_gets_the_same_scalars(tmp_path):
-    command = [ppo.__file__, *PPO.tiny.split(), "--track"]
+    """Also each episode, where several end in one step of all environments: MountainCar has a time limit."""
+    command = [ppo.__file__, "--env-id", "MountainCar-v0", "--num-envs", "8", "--num-steps", "64"]
+    command += ["--total-timesteps", "4096", "--track"]
     status, _, errors = finish(start(command, tmp_path, WANDB_MODE="offline", WANDB_SILENT="true"))
     assert status == 0, errors
     [log], logged = tmp_path.glob("wandb/offline-run-*/run-*.wandb"), scalars(run_files.newest_run(tmp_path))
-    for tag in ("losses/policy_loss", "charts/episodic_return"):  # each step is in the history and in the summary
-        assert log.read_bytes().count(tag.encode()) == 2 * len(dict(logged[tag])) > 0
+    rows = histories(log)
+    for tag in ("losses/policy_loss", "charts/episodic_return"):
+        values = [float(row[tag]) for row in rows if tag in row]
+        assert values == pytest.approx([value for _, value in logged[tag]])
+    assert len(logged["charts/episodic_return"]) == 16
     [link] = [path for path in tmp_path.rglob("events.out.*") if path.is_symlink()]  # it is found once, not nested

@@ -198,26 +198,6 @@ def test_older_selves_stay(with_recipe, tmp_path):
     assert resumed != run and checkpoint(resumed)["global_step"] == 1536
 
 
-@pytest.mark.parametrize(
-    "observations, problem",
-    [
-        (gym.spaces.Box(0, 255, (2, 8, 8, 3), np.uint8), "has images"),
-        (gym.spaces.MultiDiscrete([3, 4]), "are not a Box or MultiBinary of shape"),
-        (gym.spaces.Box(0, 1, (3, 8)), "are not a Box or MultiBinary of shape"),
-        (gym.spaces.Box(0, 255, (2, 8), np.uint8), None),
-        (gym.spaces.MultiBinary((2, 8)), None),
-    ],
-    ids=str,
-)
-def test_observations_of_two_players(observations, problem):
-    env = SimpleNamespace(action_space=gym.spaces.MultiDiscrete([3, 3]), observation_space=observations)
-    if problem is None:
-        script.check_players(script.Args(), env)
-    else:
-        with pytest.raises(SystemExit, match=problem):
-            script.check_players(script.Args(), env)
-
-
 def test_an_odd_number_of_environments(tmp_path):
     with pytest.raises(SystemExit, match=r"^error: [^\n]*even[^\n]*$"):
         train(SELFPLAY, "--num-steps 64 --env-id Signs-v0 --num-envs 7", tmp_path)
