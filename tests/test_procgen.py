@@ -178,15 +178,3 @@ def test_rows_do_not_meet_in_the_network():
         one, value = agent(obs[row : row + 1])
         torch.testing.assert_close(policy.logits[row : row + 1], one.logits, rtol=ROUNDING, atol=ROUNDING)
         torch.testing.assert_close(values[row : row + 1], value, rtol=ROUNDING, atol=ROUNDING)
-
-
-@pytest.mark.parametrize(
-    "options, error",
-    [
-        ("--env-id coin", "EnvPool has no Procgen game coin; it has coinrun$"),
-        ("--env-id starpilot --distribution-mode memory", "starpilot has no --distribution-mode memory; it has easy, "),
-    ],
-)
-def test_a_game_or_a_mode_that_is_not_there(options, error, tmp_path):
-    with pytest.raises(SystemExit, match=error):
-        train(PROCGEN, options, tmp_path)
