@@ -777,7 +777,6 @@ class Run:
         if not self.continues_folder:
             self.restore(self.save())  # a part that cannot be saved and loaded ends the run here
         self.write_about(device)
-        self.handle_signals()
         self.start_time = time.monotonic()
         self.start_step = self.global_step
         print(f"{self.folder}: training on {device}; Ctrl-C stops, --resume {self.folder} continues", flush=True)
@@ -810,12 +809,6 @@ class Run:
         }
         write_file(self.folder / f"{self.script.stem}{suffix}.py", self.script.read_bytes())
         write_file(self.folder / f"run{suffix}.json", json.dumps(about, indent=2).encode())
-
-    def handle_signals(self):
-        """Makes signals call stop(), but for those that the parent process ignores, as nohup does SIGHUP."""
-        for number in SIGNALS:
-            if signal.getsignal(number) != signal.SIG_IGN:
-                signal.signal(number, self.stop)
 
     def stop(self, number, frame):
         """Ends the run after this update; the same signal again ends it at once."""
@@ -895,6 +888,9 @@ def main(create_run=Run):
 
     create_run: makes the run from the options."""
     run = create_run(tyro.cli(Args, description=__doc__))
+    for number in SIGNALS:
+        if signal.getsignal(number) != signal.SIG_IGN:  # as nohup ignores SIGHUP
+            signal.signal(number, run.stop)
     try:
         train(run.args, run)
     finally:
@@ -934,7 +930,6 @@ class RankRun(Run):
         states = from_rank_0(states)
         for name, part in parts.items():
             part.load_state_dict(states[name])
-        self.handle_signals()
 
     def stop(self, number, frame):
         """Ends the run of all ranks after this update.

@@ -235,6 +235,18 @@ def make_in_worker(make, run_process, seed):
     return make()
 
 
+def make_workers(makers, args, mode):
+    """The environments, each in a process of its own."""
+    makers = [partial(make_in_worker, make, os.getpid(), args.seed + i) for i, make in enumerate(makers)]
+    # Python also starts a process that tracks their resources, and that signals end unless it inherits to ignore them.
+    handlers = {number: signal.signal(number, signal.SIG_IGN) for number in SIGNALS}
+    # Forked workers would copy the state of generators, and so all draw the same numbers.
+    envs = gym.vector.AsyncVectorEnv(makers, context="spawn", autoreset_mode=mode)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    return envs
+
+
 def make_envs(args, folder=None):
     """[core 1] N environments stepped as one, each reset in the step that ends its episode (common/cmd_util.py).
 
@@ -243,9 +255,7 @@ def make_envs(args, folder=None):
     makers = [partial(make_env, args, index, folder) for index in range(args.num_envs)]
     mode = gym.vector.AutoresetMode.SAME_STEP
     if args.async_envs:
-        makers = [partial(make_in_worker, make, os.getpid(), args.seed + i) for i, make in enumerate(makers)]
-        # forked workers would copy the state of generators, and so all draw the same numbers
-        return gym.vector.AsyncVectorEnv(makers, context="spawn", autoreset_mode=mode)
+        return make_workers(makers, args, mode)
     return gym.vector.SyncVectorEnv(makers, autoreset_mode=mode)
 
 
@@ -702,7 +712,6 @@ class Run:
         if not self.continues_folder:
             self.restore(self.save())  # a part that cannot be saved and loaded ends the run here
         self.write_about(device)
-        self.handle_signals()
         self.start_time = time.monotonic()
         self.start_step = self.global_step
         print(f"{self.folder}: training on {device}; Ctrl-C stops, --resume {self.folder} continues", flush=True)
@@ -735,12 +744,6 @@ class Run:
         }
         write_file(self.folder / f"{self.script.stem}{suffix}.py", self.script.read_bytes())
         write_file(self.folder / f"run{suffix}.json", json.dumps(about, indent=2).encode())
-
-    def handle_signals(self):
-        """Makes signals call stop(), but for those that the parent process ignores, as nohup does SIGHUP."""
-        for number in SIGNALS:
-            if signal.getsignal(number) != signal.SIG_IGN:
-                signal.signal(number, self.stop)
 
     def stop(self, number, frame):
         """Ends the run after this update; the same signal again ends it at once."""
@@ -820,6 +823,9 @@ def main(create_run=Run):
 
     create_run: makes the run from the options."""
     run = create_run(tyro.cli(Args, description=__doc__))
+    for number in SIGNALS:
+        if signal.getsignal(number) != signal.SIG_IGN:  # as nohup ignores SIGHUP
+            signal.signal(number, run.stop)
     try:
         train(run.args, run)
     finally:

@@ -58,7 +58,7 @@ PPO = Script("ppo", None, details("core", 13), **VECTORS)
 SHARED = Script("ppo_shared", "ppo", {"core 13"}, **VECTORS)
 ATARI = Script(
     "ppo_atari", "ppo_shared", details("atari", 9),
-    unfit={"CartPole-v1": "docs/environment.md"},
+    unfit={"CartPole-v1": "obs_type"},
     quick="--total-timesteps 768 --num-envs 2 --update-epochs 1",
     tiny="--total-timesteps 64 --num-envs 1 --num-steps 8 --num-minibatches 2 --update-epochs 2",
     images=(84, 84, 4),
@@ -70,7 +70,7 @@ LSTM = ATARI._replace(
     tiny="--total-timesteps 128 --num-envs 2 --num-steps 8 --num-minibatches 2 --update-epochs 2",
 )  # fmt: skip
 ENVPOOL = ATARI._replace(
-    name="ppo_atari_envpool", parent="ppo_atari", marks={"core 1"}, unfit={"CartPole-v1": "no Atari game CartPole-v1"},
+    name="ppo_atari_envpool", parent="ppo_atari", marks={"core 1"}, unfit={"CartPole-v1": "stack_num"},
     defaults=ATARI.defaults | {"env_id": "Breakout-v5"},
 )  # fmt: skip
 CONTINUOUS = Script(
@@ -87,7 +87,7 @@ CONTINUOUS = Script(
 )  # fmt: skip
 PROCGEN = ATARI._replace(
     name="ppo_procgen", parent="ppo_shared", marks={"procgen 1", "continuous 8", "continuous 9"},
-    unfit={"CartPole-v1": "no Procgen game"},
+    unfit={"CartPole-v1": "is not supported"},
     quick="--total-timesteps 1536 --num-envs 8 --num-steps 64 --update-epochs 1",
     images=(4, 64, 64),
     defaults={
@@ -104,7 +104,7 @@ MASK = MULTIDISCRETE._replace(
 MULTIGPU = ENVPOOL._replace(name="ppo_atari_multigpu", parent="ppo_atari_envpool", marks={"aux 2"})
 SELFPLAY = Script(
     "ppo_selfplay", "ppo", {"selfplay 1"},
-    unfit={"CartPole-v1": "ppo.py", "Pendulum-v1": "not a two-player game"},
+    unfit={"CartPole-v1": "a game of two", "Pendulum-v1": "a game of two"},
     quick="--env-id toy_envs:Signs-v0 --num-envs 4 --total-timesteps 4096",
     tiny="--env-id toy_envs:Signs-v0 --total-timesteps 512 --num-envs 2 --num-steps 32",
     images=None,

@@ -139,7 +139,11 @@ class Drawing(gym.Env):
         return np.ones(4)
 gym.register("Drawing-v0", Drawing)
 """
-ACTIONS = {PPO: "Discrete(2)", CONTINUOUS: "Box(-1, 1, (1,))", MASK: "MultiDiscrete([2, 2])"}
+ACTIONS = {
+    "ppo": "Discrete(2)",
+    "ppo_continuous_action": "Box(-1, 1, (1,))",
+    "ppo_multidiscrete_mask": "MultiDiscrete([2, 2])",
+}
 
 
 @pytest.mark.parametrize(
@@ -149,7 +153,7 @@ ACTIONS = {PPO: "Discrete(2)", CONTINUOUS: "Box(-1, 1, (1,))", MASK: "MultiDiscr
 )
 def test_workers_share_no_random_state(script, draw, tmp_path):
     """Four workers draw four sequences, from whichever generator the environment uses."""
-    (tmp_path / "drawing.py").write_text(DRAWING.format(draw=DRAWS[draw], actions=ACTIONS[script]))
+    (tmp_path / "drawing.py").write_text(DRAWING.format(draw=DRAWS[draw], actions=ACTIONS[script.name]))
     options = "--env-id drawing:Drawing-v0 --async-envs --num-envs 4 --num-steps 8 --total-timesteps 32"
     command = [script.module.__file__, *options.split(), "--num-minibatches", "2"]
     path = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"

@@ -553,14 +553,14 @@ def test_a_full_disk(size, tmp_path):
 # A program for another process: ppo.py, killed when half of a checkpoint is written, the second after the start
 KILLED = """
 import os, signal, sys, ppo
-fsync, files = os.fsync, []
-def half(file):
-    files.append(file)
-    if len(files) == 3:
-        os.truncate(file, os.fstat(file).st_size // 2)
+write_file, files = ppo.write_file, []
+def write_half(path, data):
+    files.append(path.name)
+    if files.count("checkpoint.tmp") == 3:
+        path.write_bytes(data[: len(data) // 2])
         os.kill(os.getpid(), signal.SIGKILL)
-    fsync(file)
-os.fsync, sys.argv[0] = half, "ppo.py"
+    write_file(path, data)
+ppo.write_file, sys.argv[0] = write_half, "ppo.py"
 ppo.main()
 """
 

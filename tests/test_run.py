@@ -201,7 +201,7 @@ def test_every_step_of_a_batch_is_what_happened_in_the_environment(counted):
 
 
 def test_every_finished_episode_is_logged_once(counted):
-    """At a step of its own, also where several end in one step of all environments, and where they are one step long."""
+    """At a step of its own, also where several end in one step of all environments, or are one step long."""
     _, envs, run = counted
     ended = []
     for env in envs:
