@@ -66,15 +66,13 @@ def newest_checkpoint(folder):
 
 
 def read_state(file):
-    """The contents of a checkpoint: values and tensors. Ends the program if the file is damaged. Runs no code from it.
-
-    A file with objects whose loading could run code raises pickle.UnpicklingError."""
+    """The contents of a checkpoint. Runs no code from it. Ends the program if the file is damaged."""
     data = file.read_bytes()
     try:
         # torch.load() does not verify the checksums of the file, which is a zip archive
         if zipfile.ZipFile(io.BytesIO(data)).testzip() is None:
             return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    except (MemoryError, pickle.UnpicklingError):
+    except pickle.UnpicklingError:  # it holds objects whose loading could run code
         raise
     except Exception:  # damaged bytes raise errors of many kinds
         pass
