@@ -92,8 +92,9 @@ def choose(experiments, name):
 
 
 def read_runs(runs):
-    """{seed: Run} of [(folder, about), ...]; prints what is left out. Of two runs with one seed the longer counts, or
-    else the newer."""
+    """{seed: Run} of [(folder, about), ...]; prints what is left out.
+
+    Of two runs with one seed the longer counts, or else the newer."""
     by_seed = {}
     for folder, about in runs:
         tables, why = attempt(read, folder, about)
