@@ -69,8 +69,8 @@ def read_state(file):
     """The contents of a checkpoint. Runs no code from it. Ends the program if the file is damaged."""
     data = file.read_bytes()
     try:
-        # torch.load() does not verify the checksums of the file, which is a zip archive
-        if zipfile.ZipFile(io.BytesIO(data)).testzip() is None:
+        # torch.load() takes what does not begin as a zip archive for its older format, and verifies no checksums
+        if data.startswith(b"PK") and zipfile.ZipFile(io.BytesIO(data)).testzip() is None:
             return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:  # it holds objects whose loading could run code
         raise
