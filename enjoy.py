@@ -15,84 +15,24 @@ The script in the run's folder makes the environment and the agent, so edited co
 the name of the one that trained it.
 """
 
-import contextlib
 import dataclasses
-import glob
-import importlib.util
 import inspect
-import io
 import os
-import re
 import sys
 import time
 import typing
-import zipfile
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 
 import gymnasium as gym
 import numpy as np
 import torch
 import tyro
 
-# What enjoy.py and export.py use of a script, and so what an edited copy must keep. "If any" is
-# what a script may lack.
-#
-#   Args
-#       a dataclass with env_id; of num_envs, num_minibatches, async_envs, capture_video, cuda and
-#       bf16, those it has are set
-#   make_envs(args)
-#       a vector of environments. Without a folder it writes no files; with args.capture_video,
-#       render() gives pictures
-#   envs.load_state_dict(state)
-#       of the vector or one of its wrappers, if the checkpoint has a part "envs"
-#   Normalize
-#       if any, a wrapper of the vector with `frozen`, which stops its statistics; if it
-#       normalizes observations, then with obs_stats.mean and obs_stats.var
-#   Seats
-#       if any, the two players of a game are two environments, and there is no action_masks: a
-#       mask is a part of the player's observation
-#   valid_actions(obs, num_actions)
-#       if any, which actions the observations of a player allow, bool [B, num_actions]; for --opponent random
-#   Episodes
-#       if any, a wrapper of each environment, which flattens observations to vectors
-#   Agent(envs, ...)
-#       an nn.Module; each further parameter has the name of an option, or is `args`, which has
-#       all of them
-#   agent(obs)
-#       returns the policy, the values, and perhaps more
-#   agent.initial_state(B)
-#       if any, the agent is recurrent: agent(obs, state, dones) returns the policy, the values,
-#       the next state, and perhaps more. A state is a tensor [layers, B, ...] or a tuple of such
-#       tensors
-#   policy.sample(generator), policy.mode()
-#       actions as tensors
-#   policy.log_prob(actions)
-#       for export.py, unless the actions are those of a Box
-#   policy.logits, policy.mean, policy.std
-#       if any, outputs of the file that export.py writes: tensors [B, ...], or [1, ...] where one
-#       row is for all observations; logits may be a list of them
-#   action_masks(infos), policy.masked(masks)
-#       if any, which actions are valid, and the policy of these; not beside Seats, as a Match
-#       gives each player its own observations, but the infos of both
-#   bound_actions(actions, space)
-#       if any, what Normalize does to the actions of a Box, in torch; without it export.py clips
-#       them
-#   infos
-#       of whole games: "episode", with "r" and "l", and "_episode", and perhaps "is_success", each
-#       an array with one value for each game, also where Seats makes two environments of a game;
-#       where a game is reset in the step that ends it, they are in infos["final_info"]
+from saved import load
 
-
-# The global step in the names of checkpoints, and of the copies of the script that a resume makes, as a pattern. It is
-# the one in checkpoint_files() of the scripts and in benchmark/collect.py, each of which stands alone.
-STEP = "[0-9]" * 12
 FIRST_SEED = 1_000_000_000  # the games' seeds are far from those of training, which begin at --seed
-PICTURES_HINT = "--render and --video need render() to return uint8 [H, W, 3] in rgb_array mode; MuJoCo needs libegl1"
 SECONDS_OF_SILENCE = 10  # after this time a long game prints how far it is
-# the extras that contain the packages which enjoy.py and export.py import only where they need them
-EXTRAS = {"moviepy": "video", "onnx": "export", "onnxruntime": "export", "onnxscript": "export", "pygame": "video"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,137 +47,6 @@ class Args:
     max_steps: int = 50_000  # a game that has not ended after so many steps is given up
 
 
-class Saved(typing.NamedTuple):
-    """A checkpoint, and the script that made it."""
-
-    file: Path  # the checkpoint
-    state: dict  # its contents: script, args, global_step, returns, parts
-    script: ModuleType
-    options: typing.Any  # script.Args
-    trusted: bool = False  # whether a module that env_id names may be imported
-
-
-def load(path, script_options=()):
-    """Reads a checkpoint, or the newest of a run's folder, and imports its script: a Saved.
-
-    `script_options` are words of the command line, which change the options in the checkpoint. No code in the
-    checkpoint runs. Ends the program with a line if the contents are not those of a checkpoint; a damaged one is not
-    replaced by an older one, as that would play another agent than the newest."""
-    file = path
-    if path.is_dir():
-        files = sorted(path.glob(f"checkpoint_{STEP}.pt"))
-        if not files:
-            sys.exit(f"error: {path} has no checkpoint_<step>.pt")
-        file = files[-1]
-    state = read_state(file)
-    beside = Path(__file__).resolve().with_name(f"{Path(state['script']).stem}.py")
-    source = find_script(file, state, beside)
-    script = import_script(source)
-    default = options_of_checkpoint(script, state["args"], file)
-    options = tyro.cli(script.Args, args=script_options, default=default, prog=source.name)
-    # Security: whoever plays a folder runs the script in it anyway. A checkpoint alone must run no code but this
-    # repository's, so the module of an env_id "module:Id" is imported only if the user has named it.
-    has_own_script = source.resolve() != beside.resolve()
-    is_named = False
-    for word in script_options:  # "--env-id", "module:Id" or "--env-id=module:Id"
-        if options.env_id in (word, word.partition("=")[2]):
-            is_named = True
-    return Saved(file, state, script, options, trusted=has_own_script or is_named)
-
-
-def read_state(file):
-    """The contents of a checkpoint: values and tensors, of the types that the scripts save."""
-    data = file.read_bytes()
-    state = None
-    try:
-        # torch.load does not verify the checksums
-        damaged_part = zipfile.ZipFile(io.BytesIO(data)).testzip()
-        if damaged_part is None:
-            state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    except MemoryError:
-        raise
-    except Exception:  # damaged bytes raise errors of many kinds
-        pass
-    if not isinstance(state, dict):
-        sys.exit(f"error: {file} is damaged, or not a checkpoint of these scripts")
-    kinds = {"script": str, "args": dict, "global_step": int, "returns": list, "parts": dict}
-    for key, kind in kinds.items():
-        if not isinstance(state.get(key), kind):
-            value = type(state[key]).__name__ if key in state else "missing"
-            sys.exit(f"error: {file} is not a checkpoint of these scripts: {key} is {value}, not {kind.__name__}")
-    if not all(isinstance(number, int | float) for number in state["returns"]):
-        sys.exit(f"error: {file} is not a checkpoint of these scripts: returns are not all numbers")
-    return state
-
-
-def find_script(file, state, beside):
-    """The script that made a checkpoint: of the copies in its folder the newest older than the checkpoint, or `beside`.
-
-    A resume adds a copy of the script, whose name ends with the step at which training was resumed."""
-    name = Path(state["script"]).stem
-    copies = sorted(file.parent.glob(f"{glob.escape(name)}_{STEP}.py"), reverse=True)
-    candidates = []
-    for copy in copies:
-        _, _, step = copy.stem.rpartition("_")
-        if int(step) < state["global_step"]:
-            candidates.append(copy)
-    candidates += [file.with_name(f"{name}.py"), beside]
-    for source in candidates:
-        if source.exists():
-            return source
-    sys.exit(f"error: {file} was made by {name}.py, which is neither in its folder nor beside enjoy.py")
-
-
-def import_script(source):
-    """Imports a script, under a name of its own: two runs may have different scripts of one name."""
-    name = re.sub(r"\W", "_", str(source.resolve()))
-    spec = importlib.util.spec_from_file_location(name, source)
-    script = importlib.util.module_from_spec(spec)
-    sys.modules[name] = script  # tyro finds the source of Args, with the help texts, by it
-    # not spec.loader.exec_module(script), which would leave a __pycache__ in the run's folder
-    code = compile(source.read_bytes(), source, "exec")
-    exec(code, vars(script))
-    for needed in ("Args", "make_envs", "Agent"):
-        if not hasattr(script, needed):
-            sys.exit(f"error: {source} is not a script of this repository: it has no {needed}")
-    try:
-        inspect.signature(script.make_envs).bind(None)
-    except TypeError:  # make_envs(args) is not possible
-        hint = "the enjoy.py of that version plays it, and run.json has its commit"
-        sys.exit(f"error: {source} is of an earlier version, whose make_envs() needs more than the options; {hint}")
-    return script
-
-
-def options_of_checkpoint(script, args, file):
-    """The script's Args with the options in a checkpoint, {name: value}.
-
-    Options that the script does not have are named and left out."""
-    script_name = Path(script.__file__).name
-    annotations = typing.get_type_hints(script.Args)
-    unknown = sorted(str(name) for name in args.keys() - annotations.keys())
-    if unknown:
-        print(f"options of the checkpoint that {script_name} does not have: {', '.join(unknown)}")
-    options = {name: value for name, value in args.items() if name in annotations}
-    for name, value in options.items():
-        if not has_type(value, annotations[name]):
-            sys.exit(f"error: {file} is not a checkpoint of {script_name}: {name} is {value!r}")
-    return script.Args(**options)
-
-
-def has_type(value, annotation):
-    """Whether a value fits a type such as float or int | None; an integer is a float, too."""
-    try:
-        takes_floats = isinstance(0.0, annotation)
-        return isinstance(value, annotation) or (takes_floats and isinstance(value, int))
-    except TypeError:  # isinstance cannot tell, as for tuple[int, ...]
-        return True
-
-
-def describe_error(error):
-    """An exception as one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
-
-
 def make_envs(saved, render=False):
     """One environment of the run, or the two players of one game, with the checkpoint's statistics.
 
@@ -245,17 +54,7 @@ def make_envs(saved, render=False):
     env_id = saved.options.env_id
     if ":" in env_id and not saved.trusted:
         sys.exit(f"error: {saved.file} imports a module; if you trust {env_id}, add --env-id {env_id}")
-    options = options_of_one_game(saved, render)
-    try:
-        envs = saved.script.make_envs(options)
-    except (gym.error.Error, ModuleNotFoundError):
-        raise  # an unknown env_id, a missing library: errors_as_lines() prints them
-    except Exception as error:
-        if not render:
-            raise
-        # of many kinds: an __init__ without render_mode, MuJoCo without EGL
-        problem = f"with pictures, {env_id} cannot be made: {describe_error(error)}"
-        sys.exit(f"error: {problem}; {PICTURES_HINT}")
+    envs = saved.script.make_envs(options_of_one_game(saved, render))
     restore_statistics(envs, saved)
     return envs
 
@@ -285,13 +84,12 @@ def layers(envs):
 
 def restore_statistics(envs, saved):
     """Loads the statistics of the environments from the checkpoint, and freezes those of Normalize."""
-    keepers = [layer for layer in layers(envs) if hasattr(layer, "load_state_dict")]
-    if keepers:
-        restore(keepers[0], "envs", saved)
+    keeper = next((layer for layer in layers(envs) if hasattr(layer, "load_state_dict")), None)
+    if keeper is not None:
+        keeper.load_state_dict(saved.state["parts"]["envs"])
     elif "envs" in saved.state["parts"]:
         script_name = Path(saved.script.__file__).name
-        problem = f"it has statistics of environments, which {script_name} does not keep"
-        sys.exit(f"error: {saved.file} is of an edited copy: {problem}")
+        sys.exit(f"error: {saved.file} has statistics of environments, which {script_name} does not keep")
     normalize = find_normalize(saved.script, envs)
     if normalize is not None:
         normalize.frozen = True
@@ -304,17 +102,6 @@ def find_normalize(script, envs):
             if isinstance(layer, script.Normalize):
                 return layer
     return None
-
-
-def restore(part, name, saved):
-    """Loads the state of a part from the checkpoint. Ends the program with a message if it does not fit."""
-    if name not in saved.state["parts"]:
-        sys.exit(f"error: {saved.file} has no part {name}")
-    try:
-        part.load_state_dict(saved.state["parts"][name])
-    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        script_name = Path(saved.script.__file__).name
-        sys.exit(f"error: {saved.file}: its part {name} does not fit {script_name}: {describe_error(error)}")
 
 
 def policy_and_state(agent, obs, state, dones, masks):
@@ -334,8 +121,8 @@ def policy_and_state(agent, obs, state, dones, masks):
 def agent_arguments(script, options):
     """The arguments of a script's Agent after `envs`, {name: value}: options, and `args`, which has all of them.
 
-    Ends the program if another one is needed. Prints a line where another one has its default, as training may have
-    given it a value that the checkpoint does not hold."""
+    Prints a line where a parameter that is no option has its default, as training may have given it a value that the
+    checkpoint does not hold."""
     available = vars(options) | {"args": options}
     _, *parameters = inspect.signature(script.Agent).parameters.values()
     arguments = {}
@@ -343,12 +130,7 @@ def agent_arguments(script, options):
         name = parameter.name
         if name in available:
             arguments[name] = available[name]
-        elif parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            continue  # *args and **kwargs may stay empty
-        elif parameter.default is parameter.empty:
-            hint = "it must be args or have the name of an option"
-            sys.exit(f"error: Agent in {script.__file__} has the parameter {name}: {hint}")
-        else:
+        elif parameter.default is not parameter.empty:
             hint = f"if it was trained with another value, {name} must become the name of an option"
             print(f"warning: Agent has {name}={parameter.default!r}, the default, as no option has this name: {hint}")
     return arguments
@@ -366,7 +148,7 @@ class Player:
         if hasattr(options, "bf16"):  # agents play in float32
             options = dataclasses.replace(options, bf16=False)
         self.agent = self.script.Agent(envs, **agent_arguments(self.script, options)).eval().requires_grad_(False)
-        restore(self.agent, "agent", saved)
+        self.agent.load_state_dict(saved.state["parts"]["agent"])
 
     def start_game(self, seed, batch_size):
         """Seeds the samples and forgets the last game.
@@ -446,7 +228,7 @@ class Match:
 
 
 def make_match(player, envs, args):
-    """The Match of a player and args.opponent. Ends the program with a message if there are no two players.
+    """The Match of a player and args.opponent.
 
     Options on the command line are the player's: the opponent's script may not have them."""
     if not hasattr(player.script, "Seats"):
@@ -461,20 +243,21 @@ def make_match(player, envs, args):
     return Match(player, Player(saved, envs, args.greedy))
 
 
-def draw(envs):
-    """A picture of the first environment, uint8 [H, W, 3]. Ends the program with a message if there is none."""
-    if envs.render_mode != "rgb_array":
-        sys.exit(f"error: the environment's render_mode is {envs.render_mode}; {PICTURES_HINT}")
-    try:
-        image = envs.render()[0]
-    except (ImportError, gym.error.DependencyNotInstalled):
-        raise  # a missing package: errors_as_lines() says what installs it
-    except Exception as error:  # of many kinds: MuJoCo without EGL, None instead of a picture
-        sys.exit(f"error: the environment cannot draw: {describe_error(error)}; {PICTURES_HINT}")
-    is_image = isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim == 3
-    if not is_image or image.shape[2] != 3:
-        sys.exit(f"error: the environment's pictures are of another kind; {PICTURES_HINT}")
-    return image
+def as_picture(rendered):
+    """What an environment's render() returned as uint8 [H, W, 3].
+
+    Of a list of frames it takes the last. Gray is repeated, alpha is dropped, and floats in [0, 1] are scaled."""
+    image = np.asarray(rendered[-1] if isinstance(rendered, list) else rendered)
+    if image.ndim == 2:
+        image = image[..., np.newaxis]
+    if image.ndim != 3 or image.shape[-1] not in (1, 3, 4):
+        found = f"{type(rendered).__name__} of the shape {image.shape}"
+        sys.exit(f"error: the environment's render() must return an image, [H, W, 3], and returns {found}")
+    if image.dtype.kind in "bf" and image.max() <= 1:
+        image = image * 255.0
+    if image.shape[-1] == 1:
+        image = image.repeat(3, axis=-1)
+    return image[..., :3].clip(0, 255).astype(np.uint8)
 
 
 def frames_per_second(envs):
@@ -492,10 +275,7 @@ def show(image, fps):
     screen = pygame.display.get_surface()
     if screen is None:
         height, width, _ = image.shape
-        try:
-            screen = pygame.display.set_mode((width, height), pygame.SCALED)
-        except pygame.error as error:
-            sys.exit(f"error: --render has no window: {error}; --video records the games without one")
+        screen = pygame.display.set_mode((width, height), pygame.SCALED)
         # without a display, SDL draws where nobody sees it
         if pygame.display.get_driver() == "offscreen" and not os.environ.get("SDL_VIDEODRIVER"):
             sys.exit("error: --render needs a display; --video records the games without one")
@@ -530,7 +310,7 @@ class Video:
         self.writer.write_frame(image)
 
     def close(self):
-        """Ends the file, if anything was written."""
+        """Ends the file, if there is one."""
         if self.writer is not None:
             self.writer.close()
 
@@ -569,7 +349,7 @@ def play_game(envs, player, number, args, viewers=()):
             print(f"game {number + 1}: {step} steps so far", flush=True)
             last_message = time.monotonic()
         if viewers:
-            image = draw(envs)
+            image = as_picture(envs.render()[0])
             for view in viewers:
                 view(image)
         obs, _, terminated, truncated, infos = envs.step(player.act(obs, dones, infos))
@@ -588,23 +368,27 @@ def play_game(envs, player, number, args, viewers=()):
     return None
 
 
-def play_and_show(envs, player, number, args, video):
-    """play_game() with the viewers that the options ask for. Closes the Video `video` afterwards.
-
-    Without args.video nothing is written into it, and it makes no file."""
+def play_and_show(envs, player, number, args, folder):
+    """play_game() with the viewers that the options ask for; a video goes into the folder."""
+    fps = frames_per_second(envs)
     viewers = []
+    video = None
     if args.render:
-        viewers.append(partial(show, fps=video.fps))
+        viewers.append(partial(show, fps=fps))
     if args.video:
+        video = Video(folder / f"game-{number + 1}.mp4", fps)
         viewers.append(video.write)
-    with contextlib.closing(video):
+    try:
         return play_game(envs, player, number, args, viewers)
+    finally:
+        if video is not None:
+            video.close()
 
 
 def describe_training(saved):
     """The mean return in training, in words, and of which environment if another one is played."""
     returns = saved.state["returns"]
-    trained_on = saved.state["args"].get("env_id")
+    trained_on = saved.state["args"]["env_id"]
     text = "no episode ended in training"
     if returns:
         text = f"mean return in training {np.mean(returns):.4g}"
@@ -643,22 +427,10 @@ def describe(results, args):
     return f"{len(games)} games: {text}"
 
 
-def close(envs):
-    """Closes the environments; what they do wrong then is a warning, as the games were played."""
-    try:
-        envs.close()
-    except Exception as error:
-        print(f"warning: the environment's close() failed: {describe_error(error)}")
-
-
 def enjoy(args, script_options=()):
     """Plays the games, prints their results, and returns the returns of those that ended.
 
     `script_options` are words of the command line, options of the script."""
-    if args.episodes < 1 or args.max_steps < 1:
-        sys.exit("error: --episodes and --max-steps must be at least 1")
-    if not 0 <= args.seed < 2**31:
-        sys.exit("error: --seed must be from 0 to 2**31 - 1")
     torch.set_num_threads(1)  # one observation at a time has no work for more
     saved = load(args.run, script_options)
     envs = make_envs(saved, render=args.render or args.video)
@@ -667,13 +439,11 @@ def enjoy(args, script_options=()):
         player = make_match(player, envs, args)
     print(f"{saved.file}: {saved.options.env_id}, {describe_training(saved)}")
     print(f"to replay a game alone: --seed {args.seed} for game 1, --seed {args.seed + 1} for game 2, ...", flush=True)
-    fps = frames_per_second(envs)
     folder = video_folder(saved.file)
     results = []
     try:
         for number in range(args.episodes):
-            video = Video(folder / f"game-{number + 1}.mp4", fps)
-            game = play_and_show(envs, player, number, args, video)
+            game = play_and_show(envs, player, number, args, folder)
             results.append(game)
             print(describe_game(number, game, args), flush=True)
     finally:  # after Ctrl-C, too
@@ -681,34 +451,16 @@ def enjoy(args, script_options=()):
             print(describe(results, args))
         if folder.exists():  # the first frame of a video makes it
             print(f"videos: {folder}")
-        close(envs)
+        envs.close()
     return [game.score for game in results if game is not None]
 
 
-@contextlib.contextmanager
-def errors_as_lines():
-    """Ends the program with a line, without a traceback, after an error that a user can put right."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except (ImportError, gym.error.DependencyNotInstalled) as error:
-        module_name = getattr(error, "name", None) or ""
-        package = module_name.split(".")[0]
-        if package in EXTRAS:
-            command = f"pip install -c constraints.txt '.[{EXTRAS[package]}]'"
-            sys.exit(f"error: {error}; this installs what is missing: {command}")
-        hint = "install an extra (docs/install.md), or add the folder of your module to PYTHONPATH"
-        sys.exit(f"error: {error} ({hint})")
-    except (OSError, gym.error.Error) as error:
-        sys.exit(f"error: {' '.join(str(error).split())}")
-
-
 def main():
-    sys.path.append(str(Path(__file__).parent))  # where the script is a symbolic link, Python has only its target's
-    with errors_as_lines():
-        args, script_options = tyro.cli(Args, description=__doc__, return_unknown_args=True)
+    args, script_options = tyro.cli(Args, description=__doc__, return_unknown_args=True)
+    try:
         enjoy(args, script_options)
+    except KeyboardInterrupt:  # also where the window was closed
+        sys.exit(130)
 
 
 if __name__ == "__main__":

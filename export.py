@@ -30,6 +30,7 @@ import tyro
 from torch import nn
 
 import enjoy
+from saved import load
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,11 +197,6 @@ def write_onnx(graph, inputs, file):
                 output_names=list(graph(example)),
                 verbose=False,
             )
-    except torch.onnx.OnnxExporterError as error:
-        # its text has hundreds of lines; that of the error that it came from is shorter
-        cause = " ".join(str(error.__cause__ or error).split())
-        problem = "torch cannot trace the agent's forward() for any batch size"
-        sys.exit(f"error: no export: {problem}: {cause[:500]}")
     finally:
         logging.disable(logging.NOTSET)
     program.save(file)
@@ -254,7 +250,8 @@ def flattened_space(script, envs):
     while isinstance(env, gym.Wrapper):
         if hasattr(script, "Episodes") and isinstance(env, script.Episodes):
             space = env.env.observation_space
-            return space if space != env.observation_space else None
+            is_flattened = gym.spaces.flatten_space(space) == env.observation_space != space
+            return space if is_flattened else None
         env = env.env
     return None
 
@@ -265,14 +262,8 @@ def export(args, script_options=()):
     `script_options` are words of the command line, options of the script."""
     import onnxruntime
 
-    if args.steps < 1:
-        sys.exit("error: --steps must be at least 1")
-    if not 0 <= args.seed < 2**31:
-        sys.exit("error: --seed must be from 0 to 2**31 - 1")
-    if not args.file.resolve().parent.is_dir():
-        sys.exit(f"error: {args.file.parent} is not a folder")
     torch.set_num_threads(1)  # one observation at a time has no work for more
-    saved = enjoy.load(args.run, script_options)
+    saved = load(args.run, script_options)
     envs = enjoy.make_envs(saved)
     normalize = enjoy.find_normalize(saved.script, envs)
     envs, recorder = record_inside(envs, normalize)
@@ -289,7 +280,7 @@ def export(args, script_options=()):
         unfinished.replace(args.file)
     finally:
         unfinished.unlink(missing_ok=True)
-        enjoy.close(envs)
+        envs.close()
 
     for value in session.get_inputs() + session.get_outputs():
         print(f"{args.file}: {value.name} {value.type} {value.shape}")
@@ -299,10 +290,8 @@ def export(args, script_options=()):
 
 
 def main():
-    sys.path.append(str(Path(__file__).parent))  # where export.py is a symbolic link, Python has only its target's
-    with enjoy.errors_as_lines():
-        args, script_options = tyro.cli(Args, description=__doc__, return_unknown_args=True)
-        export(args, script_options)
+    args, script_options = tyro.cli(Args, description=__doc__, return_unknown_args=True)
+    export(args, script_options)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ many steps.
 """
 
 import argparse
+import ast
+import contextlib
 import csv
 import hashlib
 import json
@@ -117,15 +119,34 @@ def newest_step(run_folder):
     return max((step_of(file) for file in run_folder.glob(f"checkpoint_{STEP}.pt")), default=0)
 
 
-def defaults_of(about):
-    """{option: its default} of the script of a run.json.
+def literal_defaults(file):
+    """{option: its default} of a script, without running it: of those options whose default is a literal.
 
-    In an older run.json without "defaults", an option that is not on the command line has its default."""
+    A resume by an older script left no copy; then there are none."""
+    if not file.exists():
+        return {}
+    defaults = {}
+    for node in ast.parse(file.read_bytes()).body:
+        if not isinstance(node, ast.ClassDef) or node.name != "Args":
+            continue
+        for field in node.body:
+            if isinstance(field, ast.AnnAssign) and field.value is not None:
+                with contextlib.suppress(ValueError):  # such as torch.get_num_threads()
+                    defaults[field.target.id] = ast.literal_eval(field.value)
+    return json.loads(json.dumps(defaults))  # a tuple is a list in run.json
+
+
+def defaults_of(about, script_file):
+    """{option: its default} of a run.json; `script_file` is the copy of the script beside it.
+
+    A run.json of an older script has them itself. An option whose default is no literal has its default if it is not
+    on the command line."""
     if "defaults" in about:
         return about["defaults"]
     words = [word.partition("=")[0] for word in about["command"] if word.startswith("--")]
     given = {word.removeprefix("--").removeprefix("no-").replace("-", "_") for word in words}
-    return {name: value for name, value in about["args"].items() if name not in given}
+    defaults = {name: value for name, value in about["args"].items() if name not in given}
+    return defaults | literal_defaults(script_file)
 
 
 def resumed_texts(run_folder, script):
@@ -145,7 +166,8 @@ def changed_options(run_folder):
     args = read_json(run_folder / "run.json")["args"]
     changes = {}
     for step, about in resumes(run_folder):
-        defaults = defaults_of(about)
+        script = Path(about["script"]).stem
+        defaults = defaults_of(about, run_folder / f"{script}_{step:012}.py")
         for name in about["args"].keys() - NOT_OPTIONS - {"exp_name"}:  # a resume cannot rename a run
             value = about["args"][name]
             values = changes.get(name, [(0, args.get(name, defaults.get(name)))])
@@ -194,7 +216,7 @@ def describe_ours(run_folder, about):
     if {"num_envs", "num_steps"} & changes.keys():
         raise Broken("num_envs or num_steps was changed at a resume")
 
-    defaults = defaults_of(about) | {"exp_name": script}
+    defaults = defaults_of(about, run_folder / f"{script}.py") | {"exp_name": script}
     options = {}
     for name in args.keys() - NOT_OPTIONS:
         if name not in defaults or args[name] != defaults[name]:

@@ -58,17 +58,16 @@ def names_of(about):
 
 
 def find_runs(folder):
-    """(experiments, lines): {environment: {whole name: [(folder, about), ...]}}, and a line for each broken run."""
+    """{environment: {whole name: [(folder, about), ...]}} of a folder of runs; prints a line for each broken run."""
     experiments = {}
-    lines = []
     for file in sorted(folder.glob("*/run.json")):
         about, why = attempt(describe, file.parent)
         if about is None:
-            lines.append(f"left out: {why}")
+            print(f"left out: {why}")
             continue
         named = experiments.setdefault(about["env_id"], {})
         named.setdefault(names_of(about).whole, []).append((file.parent, about))
-    return experiments, lines
+    return experiments
 
 
 def choose(experiments, name):
@@ -79,54 +78,45 @@ def choose(experiments, name):
     for runs in experiments.values():
         _, about = runs[0]
         names.append(names_of(about))
-    ambiguous = False
     for kind in ("whole", "without_steps", "script"):
         meant = [each.whole for each in names if getattr(each, kind) == name]
         if len(meant) == 1:
             return meant[0]
-        ambiguous = ambiguous or len(meant) > 1
     listed = [f'  "{whole}" ({len(runs)} runs)' for whole, runs in experiments.items()]
     if not listed:
         listed = ["  there are no runs on this environment"]
     problem = "is none of the experiments"
-    if ambiguous:
+    if any(name in each for each in names):
         problem = "may mean several of the experiments; name one whole"
     raise Unclear("\n".join([f"{name} {problem}:", *listed]))
 
 
 def read_runs(runs):
-    """({seed: Run}, lines on what is left out) of [(folder, about), ...].
+    """{seed: Run} of [(folder, about), ...]; prints what is left out.
 
     Of two runs with one seed the longer counts, or else the newer."""
     by_seed = {}
-    lines = []
     for folder, about in runs:
         tables, why = attempt(read, folder, about)
         if tables is None:
-            lines.append(f"left out: {why}")
+            print(f"left out: {why}")
             continue
         episodes, updates = tables
         episodes = {name: np.array(column) for name, column in episodes.items()}
         updates = {name: np.array(column) for name, column in updates.items()}
         run = Run(about | {"steps": int(updates["step"][-1])}, episodes, updates)
         seed = about["seed"]
-        dropped = None
-        if seed not in by_seed:
-            by_seed[seed] = run
-        elif run.about["steps"] >= by_seed[seed].about["steps"]:
-            dropped = by_seed[seed]
-            by_seed[seed] = run
-        else:
-            dropped = run
-        if dropped is not None:
-            lines.append(f"left out: {folder.parent / dropped.about['run']}: seed {seed} is there twice")
+        if seed in by_seed:
+            shorter, run = sorted([by_seed[seed], run], key=lambda each: each.about["steps"])
+            print(f"left out: {folder.parent / shorter.about['run']}: seed {seed} is there twice")
+        by_seed[seed] = run
     hashes = source_hashes(by_seed.values())
     if len(hashes) > 1:
         scripts = ", ".join(sorted({f"{run.about['script']}.py" for run in by_seed.values()}))
         _, about = runs[0]
         whole = names_of(about).whole
-        lines.append(f"note: {about['env_id']}: {whole} was run with {len(hashes)} versions of {scripts}")
-    return dict(sorted(by_seed.items())), lines
+        print(f"note: {about['env_id']}: {whole} was run with {len(hashes)} versions of {scripts}")
+    return dict(sorted(by_seed.items()))
 
 
 def source_hashes(runs):
@@ -152,25 +142,15 @@ def score_at(run, step):
 
 
 def scores_at(name, runs, step):
-    """(the scores of runs {seed: Run} after a step, float64 [runs], and a line for each run without one)."""
+    """The scores of runs {seed: Run} after a step, float64 [runs]; prints a line for each run without one."""
     values = []
-    lines = []
     for seed, run in runs.items():
         value = score_at(run, step)
         if value is None:
-            lines.append(f"left out after {step:,} steps: {name}, seed {seed}")
+            print(f"left out after {step:,} steps: {name} on {run.about['env_id']}, seed {seed}")
         else:
             values.append(value)
-    return np.array(values), lines
-
-
-def scores_of_sides(names, sides, step):
-    """(scores of --a, of --b, float64 [runs], and a line for each run without one) after a step.
-
-    names: those of --a and --b; sides: the runs of each, {seed: Run}."""
-    a, lines = scores_at(names[0], sides[0], step)
-    b, more_lines = scores_at(names[1], sides[1], step)
-    return a, b, lines + more_lines
+    return np.array(values)
 
 
 def row(names, a, b, step):
@@ -190,23 +170,21 @@ def show(table):
         print("  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip())
 
 
-def draw_all(folder, experiments, lines):
-    """Draws all experiments, and prints their scores. Adds to `lines` what is left out, and why."""
+def draw_all(folder, experiments):
+    """Draws all experiments, and prints their scores, and what is left out."""
     table = [["environment", "experiment", "steps", f"return of the last {WINDOW} episodes"]]
     panels = {}
     for env_id, named in experiments.items():
         for whole, runs in named.items():
-            by_seed, more = read_runs(runs)
-            lines += more
+            by_seed = read_runs(runs)
             if not by_seed:
                 continue
             # the whole name has the options in it, and there is no ppo2 beside it
             experiment = Experiment(whole, env_id, options={}, ours=list(by_seed.values()), ppo2=[])
-            # The set has ids, as runs hold arrays and cannot be compared.
-            scored = {id(run) for run in experiment.scored_runs}
+            scored_folders = {run.about["run"] for run in experiment.scored_runs}
             for run in experiment.ours:
-                if id(run) not in scored:
-                    lines.append(f"not in the score: {run.about['run']}, stopped at {run.about['steps']:,} steps")
+                if run.about["run"] not in scored_folders:
+                    print(f"not in the score: {run.about['run']}, stopped at {run.about['steps']:,} steps")
             values = scores(experiment.scored_runs)
             table.append([env_id, whole, experiment.steps_text, with_count(mean_and_deviation(values), values)])
             panels.setdefault(env_id, []).append((whole, experiment.ours))
@@ -217,19 +195,17 @@ def draw_all(folder, experiments, lines):
     print(f"{folder / 'curves.svg'}: open it in a browser")
 
 
-def read_sides(names, experiments, lines):
+def read_sides(names, experiments):
     """(whole names, [{seed: Run}, {seed: Run}]) of the experiments that --a and --b name in one environment.
 
-    Adds to `lines` what is left out, and why. Unclear if both names mean one experiment, or no run can be read."""
+    Unclear if both names mean one experiment, or no run can be read."""
     wholes = [choose(experiments, name) for name in names]
     if wholes[0] == wholes[1]:
         raise Unclear(f"--a and --b are the same experiment, {wholes[0]}")
     sides = []
     for whole in wholes:
-        runs, more = read_runs(experiments[whole])
-        sides.append(runs)
-        lines += more
-        if not runs:
+        sides.append(read_runs(experiments[whole]))
+        if not sides[-1]:
             raise Unclear(f"no run of {whole} can be read")
     return wholes, sides
 
@@ -242,39 +218,37 @@ def common_steps(sides):
     return min(longest)
 
 
-def compare_two(args, experiments, lines):
-    """Prints whether two experiments differ after each of the steps. Adds to `lines` what is left out, and why."""
+def compare_two(args, experiments):
+    """Prints whether two experiments differ after each of the steps, and what is left out."""
     names = [args.a, args.b]
-    wholes, sides = read_sides(names, experiments.get(args.env_id, {}), lines)
+    wholes, sides = read_sides(names, experiments.get(args.env_id, {}))
     table = [["after steps", *names, "difference", "verdict", "p"]]
     for step in args.steps or [common_steps(sides)]:
-        a, b, more = scores_of_sides(names, sides, step)
+        a, b = (scores_at(name, runs, step) for name, runs in zip(names, sides, strict=True))
         table.append(row(names, a, b, step))
-        lines += more
     print(f"{args.env_id}, {wholes[0]} (a) and {wholes[1]} (b): {SHOWN}")
     show(table)
 
 
-def compare_everywhere(args, experiments, lines):
-    """Prints whether two experiments differ in each environment that has both, and summarizes the environments.
+def compare_everywhere(args, experiments):
+    """Prints whether two experiments differ in each environment that has both, and what is left out.
 
-    Adds to `lines` what is left out, and why. Unclear if no environment has both."""
+    Also summarizes the environments. Unclear if no environment has both."""
     names = [args.a, args.b]
     problems = []
     table = [["environment", "after steps", *names, "difference", "verdict", "p"]]
     tasks = {}  # {environment: (scores of --a, scores of --b)}
     for env_id, named in experiments.items():
         try:
-            wholes, sides = read_sides(names, named, lines)
+            wholes, sides = read_sides(names, named)
         except Unclear as problem:
             problems.append(problem)
-            lines.append(f"left out: {env_id}: {str(problem).splitlines()[0].removesuffix(':')}")
+            print(f"left out: {env_id}: {str(problem).splitlines()[0].removesuffix(':')}")
             continue
         print(f"{env_id}: {wholes[0]} (a) and {wholes[1]} (b)")
         step = common_steps(sides)
-        a, b, more = scores_of_sides(names, sides, step)
+        a, b = (scores_at(name, runs, step) for name, runs in zip(names, sides, strict=True))
         table.append([env_id, *row(names, a, b, step)])
-        lines += [f"{env_id}: {line}" for line in more]
         if len(a) and len(b):
             tasks[env_id] = (a, b)
     if len(table) == 1 and problems:
@@ -284,23 +258,23 @@ def compare_everywhere(args, experiments, lines):
     print(SHOWN)
     show(table)
     if len(tasks) > 1:
-        show(summary(names, tasks, lines))
+        show(summary(names, tasks))
 
 
-def summary(names, tasks, lines):
+def summary(names, tasks):
     """The table [[text, ...], ...] of statistics over tasks, {environment: (scores of --a, of --b)}, arrays [runs].
 
     In each environment 0 is the lowest score of a run, and 1 the highest. The statistics need the same number of runs
-    everywhere, so each side has as many as the side with the fewest. Adds to `lines` what is left out, and why."""
+    everywhere, so each side has as many as the side with the fewest. Prints what is left out."""
     counts = {len(side) for sides in tasks.values() for side in sides}
     count = min(counts)
     if len(counts) > 1:
-        lines.append(f"the summary has {count} runs of each side in each environment, those with the lowest seeds")
+        print(f"the summary has {count} runs of each side in each environment, those with the lowest seeds")
     scaled = []
     for env_id, sides in tasks.items():
         values = np.array([side[:count] for side in sides])
         if np.ptp(values) == 0:
-            lines.append(f"not in the summary: {env_id}, where all scores are the same")
+            print(f"not in the summary: {env_id}, where all scores are the same")
         else:
             scaled.append((values - values.min()) / np.ptp(values))
     table = [[f"{len(scaled)} environments, scaled to [0, 1]", *names, "difference"]]
@@ -347,27 +321,22 @@ def main():
         "--steps", type=int, nargs="+", help="after which steps; default: as far as the longest runs of both go"
     )
     args = parser.parse_args()
-    if not args.folder.is_dir():
-        raise SystemExit(f"error: {args.folder} is not a folder")
     if (args.a is None) != (args.b is None):
         parser.error("a comparison needs --a and --b")
     if args.a is None and args.env_id is not None:
         parser.error("--env-id belongs to a comparison of --a and --b")
     if args.env_id is None and args.steps:
         parser.error("--steps belongs to a comparison in one environment: give --env-id")
-    experiments, lines = find_runs(args.folder)
+    experiments = find_runs(args.folder)
     try:
         if args.a is None:
-            draw_all(args.folder, experiments, lines)
+            draw_all(args.folder, experiments)
         elif args.env_id is None:
-            compare_everywhere(args, experiments, lines)
+            compare_everywhere(args, experiments)
         else:
-            compare_two(args, experiments, lines)
+            compare_two(args, experiments)
     except Unclear as problem:
         raise SystemExit(f"error: {problem}") from None
-    finally:  # after an error, too: the reason may be in them
-        for line in lines:
-            print(line)
 
 
 if __name__ == "__main__":

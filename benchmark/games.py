@@ -2,14 +2,13 @@
 
     python -m benchmark.games runs/*__*
 
-Without runs it reads rows from its input, as sb3.py prints them. A row replaces that of the same task, seed and `who`.
-Runs that are broken or not finished are named and left out.
+Without runs it reads rows from its input, as rl_zoo.py prints them. A row replaces that of the same task, seed and
+`who`. Runs that are broken or not finished are named and left out.
 The threshold_step is that of the first update after which the last 100 episodes of training reached the task's
-reward_threshold. The minutes are those of training, measured by the clock; sb3.py counts processor time.
+reward_threshold. The minutes are those of training, measured by the clock; rl_zoo.py counts processor time.
 """
 
 import contextlib
-import csv
 import json
 import sys
 from pathlib import Path
@@ -19,7 +18,7 @@ import numpy as np
 import tyro
 
 import enjoy
-from benchmark import collect, sweep
+from benchmark import collect, sweep, tables
 from benchmark.results import RESULTS, WINDOW
 
 PACKAGES = "stable-baselines3", "torch", "gymnasium", "numpy"
@@ -89,16 +88,7 @@ def add(row, table):
     versions = row["versions"]
     row["versions"] = " ".join(f"{name}=={versions[name]}" for name in PACKAGES if name in versions)
     row["machine"] = machine_text(row.get("machine") or sweep.machine(1))
-    old = []
-    if table.exists():
-        with table.open() as file:
-            old = list(csv.DictReader(file))
-    rows = {(row["task"], row["who"], row["seed"]): row for row in old}
-    rows[row["task"], row["who"], str(row["seed"])] = row
-    with table.open("w") as file:
-        writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows.values())
+    tables.put_row(table, COLUMNS, ("task", "who", "seed"), row)
 
 
 def main(

@@ -5,7 +5,6 @@
 A row replaces that of the same task. An action is drawn uniformly from the action space.
 """
 
-import csv
 import importlib.metadata
 import sys
 
@@ -13,6 +12,7 @@ import gymnasium as gym
 import numpy as np
 
 from benchmark.results import RESULTS
+from benchmark.tables import put_row
 
 EPISODES = 100
 FILE = RESULTS / "tuned" / "random.csv"
@@ -35,16 +35,7 @@ def random_returns(task, episodes):
     return returns
 
 
-def read_random(file):
-    """The rows of random.csv, {task: {column: text}}; an empty dict where there is no such file."""
-    if not file.exists():
-        return {}
-    with file.open() as lines:
-        return {row["task"]: row for row in csv.DictReader(lines)}
-
-
 def main():
-    rows = read_random(FILE)
     installed = {package.name: package.version for package in importlib.metadata.distributions()}
     packages = [name for name in ("gymnasium", "numpy", "mujoco", "box2d") if name in installed]
     versions = " ".join(f"{name}=={installed[name]}" for name in packages)
@@ -52,12 +43,9 @@ def main():
         returns = random_returns(task, EPISODES)
         mean = round(returns.mean(), 2)
         std = round(returns.std(), 2)
-        rows[task] = {"task": task, "episodes": EPISODES, "mean": mean, "std": std, "versions": versions}
+        row = {"task": task, "episodes": EPISODES, "mean": mean, "std": std, "versions": versions}
+        put_row(FILE, COLUMNS, ("task",), row)
         print(f"{task}: {mean} ± {std}", flush=True)
-        with FILE.open("w", newline="") as file:
-            table = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-            table.writeheader()
-            table.writerows(rows.values())
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@
 Each script and each --exp-name is an experiment of its own. The site shows the rest, also which runs are in no score.
 """
 
-import csv
 import math
 import re
 import textwrap
@@ -17,9 +16,9 @@ import numpy as np
 from benchmark import aggregate, equal_steps, procgen, time_to_score
 from benchmark.curves import COLORS, GRAY, plot, write_picture
 from benchmark.experiments import experiments_of
-from benchmark.random_play import read_random
 from benchmark.results import RESULTS, ROOT, WINDOW, load
 from benchmark.scores import compare, mean_and_deviation, mean_and_interval, scores, short_steps
+from benchmark.tables import read_rows
 
 SB3 = "Stable-Baselines3"
 # The script and environment of each panel of the picture
@@ -115,11 +114,7 @@ def variables_table(experiments, results):
 
 def read_games(results):
     """The rows of results/tuned/games.csv, [{column: text}, ...]; an empty list where there is no such file."""
-    path = Path(results, "tuned", "games.csv")
-    if not path.exists():
-        return []
-    with path.open() as file:
-        return list(csv.DictReader(file))
+    return read_rows(Path(results, "tuned", "games.csv"))
 
 
 def script_with_recipes(command, recipe, root):
@@ -188,7 +183,7 @@ def normalized_scores(results, who):
     if not means:
         raise SystemExit(f"error: {Path(results, 'tuned', 'games.csv')} has no run of {who}")
     runs = min(map(len, means.values()))
-    random = read_random(Path(results, "tuned", "random.csv"))
+    random = {row["task"]: row for row in read_rows(Path(results, "tuned", "random.csv"))}
     lows = [float(random[task]["mean"]) for task in means]
     highs = [reference_score(task) for task in means]
     return aggregate.normalized([of_task[:runs] for of_task in means.values()], lows, highs)
@@ -252,7 +247,7 @@ def with_scores(text, experiments, results, root=""):
         elif name == "worlds":
             lines = worlds_table(results, root)
         elif name == "time to a score":
-            lines = time_to_score.table(time_to_score.read_rows(results))
+            lines = time_to_score.table(read_rows(Path(results, time_to_score.TABLE.name)))
         return "\n".join([begin, *lines, end])
 
     # from <!-- NAME --> or <!-- tuned TASK ... --> to <!-- /NAME -->, over several lines

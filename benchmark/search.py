@@ -21,9 +21,9 @@ from pathlib import Path
 
 import numpy as np
 import optuna
-import torch
 
 from benchmark import sweep
+from saved import newest_checkpoint, read_state
 
 NUM_STEPS = [32, 64, 128, 256, 512]
 stopped = []  # the signals that came
@@ -107,12 +107,12 @@ def wait(process):
 
 def score(line, folder, seed):
     """The mean return of the last 100 episodes of a run; Failed or NoEpisode where there is none."""
-    run = sweep.Ours(f"{line} --save-every=0", seed, folder)
-    process = sweep.start(run, folder)  # in a folder of this trial, where no run is busy or done
+    run = sweep.make_ours(f"{line} --save-every=0", seed, folder)
+    with sweep.locked_logs(run, folder) as logs:  # in a folder of this trial, which no other sweep uses
+        process = sweep.start(run, folder, logs)
     if wait(process) != 0:
         raise Failed(f"the run ended with an error: {folder}/logs/{run.name}.log")
-    checkpoint = max(run.run_folder().glob("checkpoint_*.pt"))
-    returns = torch.load(checkpoint, weights_only=True)["returns"]
+    returns = read_state(newest_checkpoint(run.run_folder()))["returns"]
     if not returns:
         steps = run.args["total_timesteps"]
         silence_optuna()
@@ -148,7 +148,7 @@ def main():
     args.folder.mkdir(parents=True, exist_ok=True)
     check_others(others)
     line = f"{args.script} {shlex.join(others)}"
-    num_steps = fitting_num_steps(sweep.Ours(line, 1, args.folder).args)
+    num_steps = fitting_num_steps(sweep.make_ours(line, 1, args.folder).args)
     if not num_steps:
         sys.exit(f"error: no --num-steps of {NUM_STEPS} fits --num-envs, --num-minibatches and --total-timesteps")
 

@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -24,9 +23,10 @@ from pathlib import Path
 from statistics import mean, median
 from typing import NamedTuple
 
-from benchmark.sweep import absolute, machine
+from benchmark.libraries import find_python
+from benchmark.results import ROOT
+from benchmark.sweep import machine
 
-ROOT = Path(__file__).resolve().parents[1]
 TIMED = ROOT / "benchmark" / "timed"  # the programs that are timed
 SB3 = ["stable-baselines3==2.9.2", "gymnasium[mujoco]", "ale-py", "opencv-python-headless", "box2d", "pygame-ce"]
 SCRIPTS = {  # those of the settings that have a name
@@ -49,25 +49,6 @@ class Setting(NamedTuple):
 
 
 # Running the programs
-
-
-def find_peer():
-    """The Python that has Stable-Baselines3; installs it first if necessary."""
-    if os.environ.get("SB3_PYTHON"):
-        python = absolute(os.environ["SB3_PYTHON"])
-        if shutil.which(python) is None:
-            sys.exit(f"error: there is no {python}; SB3_PYTHON names the Python that has Stable-Baselines3")
-        return python
-    folder = ROOT / ".venv-sb3"
-    stamp = folder / "stamp"  # what is installed there
-    wanted = "\n".join(SB3)
-    if not stamp.exists() or stamp.read_text() != wanted:
-        print(f"installing {SB3[0]} into {folder}", flush=True)
-        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-        pip = [folder / "bin/python", "-m", "pip", "install", "-q", "-c", ROOT / "constraints.txt"]
-        subprocess.run([*pip, *SB3], check=True)
-        stamp.write_text(wanted)
-    return str(folder / "bin/python")
 
 
 def run_program(command, processes=1, **environment):
@@ -123,9 +104,10 @@ def run_ours(script, updates, words, ranks=0):
 
 
 def run_peer(script, updates, args):
-    """The result of timed/sb3.py with the hyperparameters `args` of a script."""
-    program = [str(TIMED / "sb3.py"), script, str(updates), json.dumps(args)]
-    return with_speed(run_program([find_peer(), *program])[0])
+    """The result of timed/sb3_like_ours.py with the hyperparameters `args` of a script."""
+    python = find_python("SB3_PYTHON", ".venv-sb3", SB3)
+    program = [str(TIMED / "sb3_like_ours.py"), script, str(updates), json.dumps(args)]
+    return with_speed(run_program([python, *program])[0])
 
 
 def chosen_settings(options):

@@ -1,15 +1,12 @@
 """Runs experiments, each with every seed. It reads them from its input, one command line each.
 
-    SEEDS="1 2 3" WORKERS=2 benchmark/ours/classic_control.sh CartPole-v1
+    benchmark/ours/classic_control.sh CartPole-v1 --seeds 1 2 3 --workers 2
     echo "ppo.py + without/core-9 --env-id CartPole-v1" | python -m benchmark.sweep
 
 A line names a script, or a copy of one, then recipes to apply, each after a "+", then options. A pattern such as
 without/core-* stands for one line for each recipe that fits. Words on the command line choose the lines that contain
 all of them. A finished run is skipped, and one that was stopped continues from its newest checkpoint.
-benchmark/README.md lists the environment variables.
-
-A run is a line with a seed. A job is what one process makes: a run, or several runs of ppo_seeds.py side by side. Both
-are objects. Before they are made, a pair (line, seed) stands for a run, and a plan, a list of pairs, for a job.
+benchmark/README.md lists the environment variables, which the options replace.
 """
 
 import argparse
@@ -19,13 +16,11 @@ import dataclasses
 import fcntl
 import fnmatch
 import hashlib
-import importlib.util
 import json
 import os
 import platform
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -33,52 +28,38 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
+import tyro
+
 from benchmark import collect, results
 from benchmark.collect import NO_EXPERIMENT, NOT_OPTIONS
+from benchmark.libraries import absolute
 from benchmark.results import ROOT
 from recipes import recipe as recipe_files
+from saved import import_script
 
 # The signals that stop a sweep; Slurm sends the last two before a time limit, if asked to
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+# A run is a line of the input with a seed. A job is what one process makes: a run, or several runs of ppo_seeds.py side
+# by side. A job is an object with a name, its runs, done(), command() and to_collect(). A run is also a job, of itself;
+# it also has run_folder(), note(), results_folder and sweep_about. To make the object of a run, its script is executed.
+# Before that, a pair (line, seed) stands for a run, and a plan, which is a list of pairs, for a job.
 
 # Experiments
 
 
-def words_of(line):
-    """The words of a line, as a shell splits it; ends the program where a quotation is not closed."""
-    try:
-        return shlex.split(line)
-    except ValueError as error:
-        sys.exit(f"error: {line}: {error}")
-
-
 def parts(line):
     """(script, names of recipes, options) of "ppo.py + without/core-9 --gamma 0.9"."""
-    script, *words = words_of(line)
+    script, *words = shlex.split(line)
     names = []
-    while words and words[0] == "+":
-        if len(words) == 1:
-            sys.exit(f"error: {line}: the name of a recipe must follow the +")
-        names.append(words[1])
-        words = words[2:]
+    while words[:1] == ["+"]:
+        _, name, *words = words
+        names.append(name)
     return script, names, words
 
 
-def check_script(script, line):
-    """Ends the program if there is no such script."""
-    if not Path(ROOT, script).is_file():
-        sys.exit(f"error: {line}: there is no script {script}")
-
-
-def check_recipes(names, line):
-    """Ends the program if there is no recipe of one of the names."""
-    for name in names:
-        if not (ROOT / "recipes" / f"{name}.diff").is_file():
-            sys.exit(f"error: {line}: there is no recipe {name}; a name has its folder here, as in without/core-9")
-
-
 def with_recipes(script, names):
-    """The text of a script with recipes; OSError where there is no such recipe, ValueError where one does not fit."""
+    """The text of a script with recipes; ValueError where one does not fit."""
     text = Path(ROOT, script).read_text()
     for name in names:
         recipe = recipe_files.read(ROOT / "recipes" / f"{name}.diff")
@@ -92,11 +73,7 @@ def expand(line):
     patterns = [name for name in names if "*" in name]
     if not patterns:
         return [line]
-    check_script(script, line)
-    if len(patterns) > 1:
-        sys.exit(f"error: {line}: only one of the recipes can be a pattern")
-    pattern = patterns[0]
-    check_recipes([name for name in names if name != pattern], line)
+    [pattern] = patterns
     lines = []
     unfit = []
     for recipe in recipe_files.recipes():
@@ -105,7 +82,7 @@ def expand(line):
         chosen = [recipe.name if name == pattern else name for name in names]
         try:
             with_recipes(script, chosen)
-        except (OSError, ValueError):
+        except ValueError:
             unfit.append(recipe.name)
             continue
         words = [script]
@@ -119,94 +96,89 @@ def expand(line):
     return lines
 
 
-def import_script(file):
-    """The module of a script. All of its text is executed."""
-    spec = importlib.util.spec_from_file_location("<sweep>", file)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["<sweep>"] = module  # where tyro and dataclasses look for it
-    spec.loader.exec_module(module)
-    return module
+def as_in_run_json(args):
+    """Options, a script's Args, as {name: value} as in run.json, where a tuple is a list."""
+    return json.loads(json.dumps(dataclasses.asdict(args)))
 
 
-def parse_options(module, options, prog):
-    """(all options of a script, their defaults), each {name: value as in run.json}, for words of a command line.
+def make_ours(line, seed, folder, total_timesteps=None, results_folder=None):
+    """The run of a line with one of our scripts, or a copy.
 
-    The script's own parser reads them, so that a wrong option ends the program before any run of a sweep starts. A
-    run.json has options and defaults too, but a run that has not begun has none."""
-    import tyro
+    Writes the script with the line's recipes into build/, and executes it, as its own parser reads the options. So a
+    wrong option ends the program before any run of a sweep starts."""
+    script, recipes, options = parts(line)
+    if any(word.partition("=")[0] == "--seed" for word in options):
+        sys.exit(f"error: {line}: a sweep gives its seeds itself; a line has no --seed")
+    file = ROOT / script
+    sweep_about = {}
+    if recipes:
+        file = write_script(script, recipes, folder)
+        sweep_about = about_recipes(script, recipes)
+    options += ["--seed", str(seed)]
+    if total_timesteps:
+        options += ["--total-timesteps", total_timesteps]
+    module = import_script(file)
+    args = as_in_run_json(tyro.cli(module.Args, args=options, prog=file.name))
+    if args.get("resume"):
+        sys.exit(f"error: {line}: a sweep resumes its runs itself; a line has no --resume")
+    of_agents = getattr(module, "OPTIONS_OF_AGENTS", ())
+    if any(isinstance(args[name], list) for name in of_agents):
+        sys.exit(f"error: {line}: a line of a sweep has one value for each option")
+    return Ours(file, options, args, as_in_run_json(module.Args()), of_agents, folder, results_folder, sweep_about)
 
-    def as_in_run_json(args):
-        return json.loads(json.dumps(dataclasses.asdict(args)))  # a tuple becomes a list there
 
-    given = tyro.cli(module.Args, args=options, prog=prog)
-    return as_in_run_json(given), as_in_run_json(module.Args())
+def write_script(script, names, folder):
+    """Writes a script with recipes, such as build/ppo+core-9.py, and returns its path."""
+    text = with_recipes(script, names)
+    # no two recipes have the same name, not even in different folders
+    stem = "+".join(Path(name).stem for name in (script, *names))
+    file = folder / "build" / f"{stem}.py"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if not file.exists() or file.read_text() != text:
+        results.replace_file(file, text.encode())  # another sweep may be reading it
+    return file
 
 
-# A job is an object with a name, its runs, done(), command() and to_collect(). A run is also a job, of itself; it also
-# has run_folder(), note(), results_folder and sweep_about.
+def about_recipes(script, names):
+    """What sweep.json says of a script with recipes: these, and the commit that has their very texts, or None."""
+    recipes = [f"recipes/{name}.diff" for name in names]
+    # other files, such as results, may have changed since
+    commit = collect.git("rev-parse", "HEAD")
+    are_committed = []
+    for name in [script, *recipes]:
+        committed_hash = collect.git("rev-parse", f"{commit}:{name}")
+        are_committed.append(committed_hash == collect.git_hash(ROOT / name))
+    return {"recipe": " + ".join(recipes), "commit": commit if all(are_committed) else None}
 
 
 class Ours:
-    """A run of one of our scripts, or of a copy, with its recipes and options.
+    """A run of one of our scripts, or of a copy; make_ours() makes it from a line.
 
-    Making one writes the script with its recipes into build/, and checks the options."""
+    args and defaults are all options of the script, as in run.json. A run.json has them too, but a run that has not
+    begun has none."""
 
-    def __init__(self, line, seed, folder, total_timesteps=None, results_folder=None):
-        script, recipes, self.options = parts(line)
+    def __init__(self, file, options, args, defaults, of_agents, folder, results_folder, sweep_about):
+        self.file = file  # the script
+        self.options = options  # words of the command line
+        self.args = args
+        self.defaults = defaults
+        # the options that may differ between agents that one process of ppo_seeds.py trains; none of other scripts
+        self.of_agents = of_agents
         self.folder = folder
         self.results_folder = results_folder
-        self.sweep_about = {}  # for sweep.json: the recipes and their commit, which the run cannot find out
-        check_script(script, line)
-        check_recipes(recipes, line)
-        self.file = ROOT / script
-        if recipes:
-            self.file = self.write_script(script, recipes)
-        self.script = self.file.stem
-        self.options += ["--seed", str(seed)]
-        if total_timesteps:
-            self.options += ["--total-timesteps", total_timesteps]
-        module = import_script(self.file)
-        self.args, self.defaults = parse_options(module, self.options, self.file.name)
-        # the options that may differ between agents that one process of ppo_seeds.py trains; none of other scripts
-        self.of_agents = getattr(module, "OPTIONS_OF_AGENTS", ())
-        if any(isinstance(self.args[name], list) for name in self.of_agents):
-            sys.exit(f"error: {line}: a line of a sweep has one value for each option")
-        if self.args.get("resume"):
-            sys.exit(f"error: {line}: a sweep resumes its runs itself; a line has no --resume")
-        batch_size = self.args["num_envs"] * self.args["num_steps"]
-        self.steps = self.args["total_timesteps"] // batch_size * batch_size
-        changed = sorted(name for name in self.args.keys() - NOT_OPTIONS if self.args[name] != self.defaults[name])
+        self.sweep_about = sweep_about  # for sweep.json: what the run cannot find out
+        self.script = file.stem
+        batch_size = args["num_envs"] * args["num_steps"]
+        self.steps = args["total_timesteps"] // batch_size * batch_size
+        changed = sorted(name for name in args.keys() - NOT_OPTIONS if args[name] != defaults[name])
         self.entry = {
-            "env_id": self.args["env_id"],
+            "env_id": args["env_id"],
             "script": self.script,
-            "seed": seed,
-            "options": {name: self.args[name] for name in changed},
+            "seed": args["seed"],
+            "options": {name: args[name] for name in changed},
         }
         self.name = file_name(results.name_of(self.entry))
         self.runs = [self]
-
-    def write_script(self, script, names):
-        """Writes a script with recipes, such as build/ppo+core-9.py, and returns its path."""
-        try:
-            text = with_recipes(script, names)
-        except (OSError, ValueError) as error:
-            sys.exit(f"error: {' + '.join([script, *names])}: {error}")
-        recipes = [f"recipes/{name}.diff" for name in names]
-        self.sweep_about["recipe"] = " + ".join(recipes)
-        # the commit that has these very texts; other files, such as results, may have changed since
-        commit = collect.git("rev-parse", "HEAD")
-        are_committed = []
-        for name in [script, *recipes]:
-            committed_hash = collect.git("rev-parse", f"{commit}:{name}")
-            are_committed.append(committed_hash == collect.git_hash(ROOT / name))
-        self.sweep_about["commit"] = commit if all(are_committed) else None
-        # no two recipes have the same name, not even in different folders
-        stem = "+".join(Path(name).stem for name in (script, *names))
-        file = self.folder / "build" / f"{stem}.py"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        if not file.exists() or file.read_text() != text:
-            results.replace_file(file, text.encode())  # another sweep may be reading it
-        return file
 
     def has_options(self, args):
         """Whether a run with these options is this one.
@@ -308,23 +280,19 @@ class PPO2:
     The first word names the experiment. A run cannot resume. BASELINES_PYTHON is the Python that has baselines."""
 
     def __init__(self, line, seed, folder, total_timesteps=None, results_folder=None):
-        self.script, *words = words_of(line)
+        self.script, *words = shlex.split(line)
         self.options = {}
         for word in words:
             name, _, value = word.removeprefix("--").partition("=")
             self.options[name] = value
+        if "seed" in self.options:
+            sys.exit(f"error: {line}: a sweep gives its seeds itself; a line has no --seed")
         self.options["seed"] = str(seed)
         if total_timesteps:
             self.options["num_timesteps"] = total_timesteps
-        for name in ("env", "num_timesteps"):
-            if not self.options.get(name):
-                sys.exit(f"error: {line}: a line for ppo2 needs --{name}=VALUE")
         self.python = absolute(os.environ.get("BASELINES_PYTHON", "python3.7"))
         self.sweep_about = {}  # nothing for sweep.json, as there are no recipes
-        try:
-            self.steps = int(float(self.options["num_timesteps"]))
-        except ValueError:
-            sys.exit(f"error: {line}: --num_timesteps must be a number")
+        self.steps = int(float(self.options["num_timesteps"]))
         self.results_folder = results_folder
         self.name = file_name(f"{self.options['env']}__{self.script}__{seed}__{self.steps}")
         self.folder = folder / "runs" / self.name
@@ -449,24 +417,16 @@ def divided_by_step(plan, settings):
 def make_run(line, seed, settings):
     """The run of a line with a seed.
 
-    This executes the script. Once torch is imported it takes about 0.1 seconds, with a recipe 0.25, which is little
-    beside a run; so a run is made anew wherever one is needed."""
-    kind = PPO2 if line.startswith("ppo2_") else Ours
-    return kind(line, seed, settings.folder, settings.total_timesteps, settings.results)
+    This executes the script. It takes about 0.1 seconds, with a recipe 0.25, which is little beside a run; so a run is
+    made anew wherever one is needed."""
+    make = PPO2 if line.startswith("ppo2_") else make_ours
+    return make(line, seed, settings.folder, settings.total_timesteps, settings.results)
 
 
 def make_job(plan, settings):
     """The job of a plan, [(line, seed), ...]: a run, or several side by side."""
     runs = [make_run(line, seed, settings) for line, seed in plan]
     return runs[0] if len(runs) == 1 else SideBySide(runs)
-
-
-def absolute(program):
-    """The absolute path of a program, as a relative one is not found from another folder; as it is where there is none.
-
-    Links are kept, as that of a virtual environment's Python leads out of the environment."""
-    found = shutil.which(program)
-    return os.path.abspath(found) if found else program
 
 
 def file_name(name):
@@ -489,8 +449,6 @@ def cores():
 
 def machine(workers):
     """The hardware, and how many jobs share it."""
-    import torch
-
     cpuinfo = Path("/proc/cpuinfo")
     model = re.search(r"model name\s*: (.*)", cpuinfo.read_text()) if cpuinfo.exists() else None
     return {
@@ -504,44 +462,52 @@ def machine(workers):
 # Making the runs
 
 
-def start(job, folder):
-    """Starts a job and returns its process; or "busy", if another sweep makes a run of it, or "done".
+@contextlib.contextmanager
+def locked_logs(job, folder):
+    """Opens and locks the logs of a job and of its runs: {name: file}, or None if another sweep has locked one.
 
-    Prints a line about each run that was made with another text of its script. The logs of the runs are locked until
-    the process ends, so no other sweep makes one of them meanwhile."""
+    A process that inherits the logs keeps the locks until it ends, so no other sweep makes one of the runs meanwhile.
+    """
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     names = dict.fromkeys([job.name, *(run.name for run in job.runs)])  # a job of one run has the name of the run
-    logs = {}
     with contextlib.ExitStack() as files:
+        logs = {}
         for name in names:
             log = files.enter_context((folder / "logs" / f"{name}.log").open("a"))
             try:
                 fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                return "busy"  # in another sweep
+                logs = None
+                break
             logs[name] = log
-        for run in job.runs:
-            note = run.note()
-            if note is not None:
-                print(note, file=sys.stderr, flush=True)
-        if job.done():
-            return "done"
-        for name, log in logs.items():
-            if name != job.name:
-                print(f"this run is made beside others: see {job.name}.log", file=log, flush=True)
-        paths = [str(ROOT)]  # so that a script in build/ finds the module of --env-id MODULE:ID
-        if "PYTHONPATH" in os.environ:
-            paths.append(os.environ["PYTHONPATH"])
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
-        return subprocess.Popen(
-            job.command(),
-            cwd=folder,
-            env=environment,
-            stdout=logs[job.name],
-            stderr=subprocess.STDOUT,
-            # the process inherits the open logs, and the locks with them, and keeps these if the sweep is killed
-            pass_fds=[log.fileno() for log in logs.values()],
-        )
+        yield logs
+
+
+def start(job, folder, logs):
+    """Starts a job, and returns its process; `logs` are those that locked_logs() gives."""
+    for name, log in logs.items():
+        if name != job.name:
+            print(f"this run is made beside others: see {job.name}.log", file=log, flush=True)
+    paths = [str(ROOT)]  # so that a script in build/ finds the module of --env-id MODULE:ID
+    if "PYTHONPATH" in os.environ:
+        paths.append(os.environ["PYTHONPATH"])
+    return subprocess.Popen(
+        job.command(),
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+        stdout=logs[job.name],
+        stderr=subprocess.STDOUT,
+        # the process inherits the open logs, and the locks with them, and keeps these if the sweep is killed
+        pass_fds=[log.fileno() for log in logs.values()],
+    )
+
+
+def print_notes(job):
+    """Prints a line about each run of a job that was made with another text of its script."""
+    for run in job.runs:
+        note = run.note()
+        if note is not None:
+            print(note, file=sys.stderr, flush=True)
 
 
 def finish(job, status, hardware):
@@ -581,7 +547,7 @@ def collect_done(job, results_folder):
 
 
 class Settings(NamedTuple):
-    """The environment variables of a sweep as a whole, which benchmark/README.md explains.
+    """The options and environment variables of a sweep as a whole, which benchmark/README.md explains.
 
     PYTHON is read by the .sh files, BASELINES_PYTHON by PPO2, and OMP_NUM_THREADS by the runs."""
 
@@ -595,35 +561,39 @@ class Settings(NamedTuple):
     list_only: bool
 
 
-def whole_number(variables, name, default):
-    """The whole number of an environment variable, or the default where it is not set."""
-    text = variables.get(name, default)
-    try:
-        return int(text)
-    except ValueError:
-        sys.exit(f"error: {name} must be a whole number, and is {text}")
+def read_settings(words, variables):
+    """(Settings, the other words) of a command line and a dict of environment variables; an option goes before its
+    variable, and a variable that is empty counts as not set.
 
-
-def read_settings(variables):
-    """The Settings in a dict of environment variables; one that is empty counts as not set."""
+    A sweep has no option --total-timesteps, as that is a word of experiments."""
     variables = {name: value for name, value in variables.items() if value}
-    try:
-        seeds = [int(seed) for seed in variables.get("SEEDS", "1 2 3").split()]
-    except ValueError:
-        sys.exit(f"error: SEEDS must be whole numbers, and is {variables['SEEDS']}")
-    settings = Settings(
-        seeds=list(dict.fromkeys(seeds)),
-        workers=whole_number(variables, "WORKERS", 1),
-        agents=whole_number(variables, "AGENTS", 1),
-        folder=Path(ROOT, variables.get("FOLDER", "")).resolve(),
-        results=Path(ROOT, variables["RESULTS"]) if "RESULTS" in variables else None,
-        total_timesteps=variables.get("TOTAL_TIMESTEPS"),
-        task=whole_number(variables, "TASK", None) if "TASK" in variables else None,
-        list_only="LIST" in variables,
+    plain = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmark.sweep", description=__doc__, formatter_class=plain, allow_abbrev=False
     )
-    if not seeds or settings.workers < 1 or settings.agents < 1:
-        sys.exit("error: SEEDS needs a seed or more; WORKERS and AGENTS must be at least 1")
-    return settings
+    seeds = [int(seed) for seed in variables.get("SEEDS", "1 2 3").split()]
+    parser.add_argument("words", nargs="*", metavar="WORD", help="of the experiments to make; without, all")
+    parser.add_argument("--seeds", type=int, nargs="+", default=seeds, help="of every experiment")
+    parser.add_argument("--workers", type=int, default=variables.get("WORKERS", "1"), help="runs at the same time")
+    parser.add_argument("--agents", type=int, default=variables.get("AGENTS", "1"), help="of ppo_seeds.py in a process")
+    parser.add_argument("--folder", default=variables.get("FOLDER", ""), help="holds runs/ and logs/")
+    parser.add_argument("--results", default=variables.get("RESULTS"), help="folder to collect finished runs into")
+    parser.add_argument("--task", type=int, default=variables.get("TASK"), help="make only this process of the list")
+    parser.add_argument("--list", action="store_true", default="LIST" in variables, help="only list the runs")
+    known, others = parser.parse_known_args(words)  # a word may be an option of an experiment
+    if known.workers < 1:
+        parser.error("--workers must be at least 1")
+    settings = Settings(
+        seeds=list(dict.fromkeys(known.seeds)),
+        workers=known.workers,
+        agents=known.agents,
+        folder=Path(ROOT, known.folder).resolve(),
+        results=Path(ROOT, known.results) if known.results else None,
+        total_timesteps=variables.get("TOTAL_TIMESTEPS"),
+        task=known.task,
+        list_only=known.list,
+    )
+    return settings, [*known.words, *others]
 
 
 def chosen_lines(lines, words):
@@ -666,16 +636,18 @@ def run_jobs(plans, settings):
                 time.sleep(0.2)
                 continue
             job = make_job(waiting.pop(0), settings)
-            started = start(job, settings.folder)
-            if started == "busy":
-                print(f"busy: {job.name}", flush=True)
-            elif started == "done":
-                print(f"done: {job.name}", flush=True)
-                if settings.results is not None:
-                    failed += collect_done(job, settings.results)
-            else:
-                print(f"started: {job.name}", flush=True)
-                running.append((job, started))
+            with locked_logs(job, settings.folder) as logs:
+                if logs is None:
+                    print(f"busy: {job.name}", flush=True)
+                    continue
+                print_notes(job)
+                if not job.done():
+                    running.append((job, start(job, settings.folder, logs)))
+                    print(f"started: {job.name}", flush=True)
+                    continue
+            print(f"done: {job.name}", flush=True)
+            if settings.results is not None:
+                failed += collect_done(job, settings.results)
     finally:
         stop([process for _, process in running])
     return failed
@@ -693,23 +665,20 @@ def stop(processes):
         process.wait()
 
 
-def main(lines, words=()):
+def main(lines, settings, words=()):
     """Makes the runs of the lines that contain all words; returns how many failed."""
-    settings = read_settings(os.environ)
     lines = chosen_lines(lines, words)
     plans = make_plans([(line, seed) for seed in settings.seeds for line in lines], settings)
     if settings.task is not None:
         if not 0 <= settings.task < len(plans):
-            sys.exit(f"error: TASK is {settings.task}, and there are tasks 0 to {len(plans) - 1}")
+            sys.exit(f"error: the task is {settings.task}, and there are tasks 0 to {len(plans) - 1}")
         plans = [plans[settings.task]]
     if settings.list_only:
         for plan in plans:
             print(", ".join(f"{line} (seed {seed})" for line, seed in plan))
         return 0
     for line in lines:
-        run = make_run(line, settings.seeds[0], settings)  # a recipe or an option that does not fit ends the sweep here
-        if isinstance(run, PPO2) and shutil.which(run.python) is None:
-            sys.exit(f"error: {line}: there is no {run.python}; BASELINES_PYTHON names the Python that has baselines")
+        make_run(line, settings.seeds[0], settings)  # a recipe or an option that does not fit ends the sweep here
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // settings.workers)))
     divided_plans = []
     for plan in plans:
@@ -718,13 +687,8 @@ def main(lines, words=()):
 
 
 if __name__ == "__main__":
-    plain = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmark.sweep", description=__doc__, formatter_class=plain, allow_abbrev=False
-    )
-    parser.add_argument("words", nargs="*", metavar="WORD", help="of the experiments to make; without, all")
-    known, options = parser.parse_known_args()  # a word may be an option of an experiment
+    settings, words = read_settings(sys.argv[1:], os.environ)
     if sys.stdin.isatty():
-        parser.error("the experiments come from a pipe, as in benchmark/ours/classic_control.sh")
-    failed = main([line.strip() for line in sys.stdin if line.strip()], [*known.words, *options])
-    sys.exit(failed > 0)
+        sys.exit("error: the experiments come from a pipe, as in benchmark/ours/classic_control.sh")
+    lines = [line.strip() for line in sys.stdin if line.strip()]
+    sys.exit(main(lines, settings, words) > 0)

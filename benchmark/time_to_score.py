@@ -2,19 +2,17 @@
 
     python -m benchmark.time_to_score CartPole-v1 Acrobot-v1 --seeds 5
 
-Ours have the settings of tuned.sh. Stable-Baselines3 and SBX have those of RL Zoo (sb3.py); they are installed into
+Ours have the settings of tuned.sh. Stable-Baselines3 and SBX have those of RL Zoo (rl_zoo.py); they are installed into
 .venv-score, unless SCORE_PYTHON names a Python that has them. For each seed the programs take turns. PyTorch has one
 thread; start the command with `taskset -c 0`, so that JAX has one core, too. A row for each run goes to
 results/time_to_score.csv; `make report` puts the table into docs/speed.md.
 """
 
 import argparse
-import csv
 import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -24,7 +22,9 @@ from pathlib import Path
 import numpy as np
 
 from benchmark import collect, sweep
+from benchmark.libraries import find_python
 from benchmark.results import RESULTS, ROOT
+from benchmark.tables import put_row, read_rows
 
 TABLE = RESULTS / "time_to_score.csv"
 # The column "who" has the name of the program, as in tuned/games.csv.
@@ -49,25 +49,6 @@ ZOO_STEPS = {
 PROGRAMS = {"ours": "ours", "sb3": "Stable-Baselines3", "sbx": "SBX"}
 PEER_PACKAGES = ["stable-baselines3==2.9.2", "sbx-rl==0.28.0", "gymnasium[box2d,mujoco]"]
 SHOWN_PACKAGES = ("stable_baselines3", "sbx-rl", "jax", "torch", "gymnasium", "numpy")
-
-
-def find_peers():
-    """The Python that has Stable-Baselines3 and SBX; installs them first if necessary."""
-    if os.environ.get("SCORE_PYTHON"):
-        python = sweep.absolute(os.environ["SCORE_PYTHON"])
-        if shutil.which(python) is None:
-            sys.exit(f"error: there is no {python}; SCORE_PYTHON names the Python that has the other libraries")
-        return python
-    folder = ROOT / ".venv-score"
-    stamp = folder / "stamp"  # what is installed there
-    wanted = "\n".join(PEER_PACKAGES)
-    if not stamp.exists() or stamp.read_text() != wanted:
-        print(f"installing {' and '.join(PEER_PACKAGES[:2])} into {folder}", flush=True)
-        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-        pip = [folder / "bin/python", "-m", "pip", "install", "-q", "-c", ROOT / "constraints.txt"]
-        subprocess.run([*pip, *PEER_PACKAGES], check=True)
-        stamp.write_text(wanted)
-    return str(folder / "bin/python")
 
 
 def tuned_lines():
@@ -104,9 +85,9 @@ def run_ours(task, seed):
         return run_command([*command, *options, "--seed", str(seed)])
 
 
-def run_peer(program, task, seed):
-    """The result of "sb3" or "sbx" with RL Zoo's settings, as run_ours() returns it."""
-    command = [find_peers(), ROOT / "benchmark" / "sb3.py", task, "--library", program]
+def run_peer(python, program, task, seed):
+    """The result of "sb3" or "sbx" with RL Zoo's settings, as run_ours() returns it; `python` has both."""
+    command = [python, ROOT / "benchmark" / "rl_zoo.py", task, "--library", program]
     return run_command([*command, "--steps", str(ZOO_STEPS[task]), "--score", str(SCORES[task]), "--seed", str(seed)])
 
 
@@ -122,25 +103,6 @@ for name in {SHOWN_PACKAGES}:
 """
     done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
     return " ".join(done.stdout.split())
-
-
-def read_rows(results=RESULTS):
-    """The rows of the table in a folder of results, [{column: text}, ...]; an empty list without a table."""
-    table = Path(results, TABLE.name)
-    if not table.exists():
-        return []
-    with table.open() as file:
-        return list(csv.DictReader(file))
-
-
-def add_row(new):
-    """Puts a row into the table, in place of that of the same task, program and seed."""
-    rows = {(row["task"], row["who"], row["seed"]): row for row in read_rows()}
-    rows[new["task"], new["who"], str(new["seed"])] = new
-    with TABLE.open("w") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows.values())
 
 
 def values_of(rows, column):
@@ -194,10 +156,15 @@ def main():
     parser.add_argument("--seeds", type=int, default=5, help="seeds 1 to this number")
     parser.add_argument("--programs", nargs="+", default=list(PROGRAMS), choices=PROGRAMS)
     options = parser.parse_args()
-    versions = {}
+    if options.seeds < 1:
+        parser.error("--seeds must be at least 1")
+    pythons = {}
     for program in options.programs:
-        python = sys.executable if program == "ours" else find_peers()
-        versions[program] = versions_of(python)
+        if program == "ours":
+            pythons[program] = sys.executable
+        else:
+            pythons[program] = find_python("SCORE_PYTHON", ".venv-score", PEER_PACKAGES)
+    versions = {program: versions_of(python) for program, python in pythons.items()}
     commit = collect.git("describe", "--always")
     # this program itself changes the results
     if collect.git("status", "--porcelain", "--untracked-files=no", "--", ":!benchmark/results"):
@@ -206,7 +173,10 @@ def main():
     for seed in range(1, options.seeds + 1):
         for task in options.tasks:
             for program in options.programs:
-                result = run_ours(task, seed) if program == "ours" else run_peer(program, task, seed)
+                if program == "ours":
+                    result = run_ours(task, seed)
+                else:
+                    result = run_peer(pythons[program], program, task, seed)
                 row = {
                     "task": task,
                     "who": PROGRAMS[program],
@@ -220,9 +190,9 @@ def main():
                     "machine": machine,
                     "versions": versions[program],
                 }
-                add_row(row)
+                put_row(TABLE, COLUMNS, ("task", "who", "seed"), row)
                 print(*(row[name] for name in COLUMNS[:7]), flush=True)
-    for line in table(read_rows()):
+    for line in table(read_rows(TABLE)):
         print(line)
 
 

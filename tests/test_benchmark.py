@@ -1,7 +1,6 @@
 """benchmark/: sweeps go on where they were stopped, no run is dropped in silence, tables are those of the results."""
 
 import csv
-import dataclasses
 import json
 import lzma
 import os
@@ -47,7 +46,7 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sweep")
     for seed in (1, 2):
         run = train(PPO, f"--total-timesteps 2048 --save-every 1 --seed {seed}", folder)
-        with_about(run, defaults=dataclasses.asdict(PPO.module.Args()))
+        with_about(run)
     [last] = folder.glob("runs/CartPole-v1__ppo__2__*/checkpoint_000000002048.pt")
     last.unlink()
     return folder
@@ -88,6 +87,7 @@ def collect_one(run, folder, capsys):
 def with_about(run, file="run.json", args=(), **about):
     """Gives a run another run.json, or adds one of a resume."""
     text = json.loads((run / "run.json").read_text())
+    text.pop("defaults", None)  # only older scripts write them
     (run / file).write_text(json.dumps(text | about | {"args": text["args"] | dict(args)}))
 
 
@@ -101,6 +101,18 @@ def copy_of(run, folder, script="ppo", seed=1, **args):
 
 
 # THE LAUNCHER
+
+
+def run_sweep(lines, *words):
+    """What a sweep of the lines returns, with words of its command line."""
+    settings, others = sweep.read_settings(words, os.environ)
+    return sweep.main(lines, settings, others)
+
+
+def start_job(job, folder):
+    """The process of a job, or None where another sweep makes a run of it."""
+    with sweep.locked_logs(job, folder) as logs:
+        return None if logs is None else sweep.start(job, folder, logs)
 
 
 def start_sweep(script, *words, **variables):
@@ -117,7 +129,8 @@ def test_a_sweep_that_was_killed_repeats_nothing(number, folder, tmp_path):
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*__1__*/*")}
     name = "CartPole-v1__ppo__{}__total_timesteps=2048"
-    words, variables = ("ppo.py", "CartPole-v1"), dict(FOLDER=tmp_path, SEEDS="1 2", TOTAL_TIMESTEPS=2048)
+    words = "ppo.py", "CartPole-v1", "--seeds", "1", "2"
+    variables = dict(FOLDER=tmp_path, SEEDS="3", TOTAL_TIMESTEPS=2048)
     process = start_sweep("ours/classic_control.sh", *words, **variables)
     said = [process.stdout.readline(), process.stdout.readline()]
     assert said == [f"done: {name.format(1)}\n", f"started: {name.format(2)}\n"]
@@ -135,13 +148,13 @@ def test_a_sweep_that_was_killed_repeats_nothing(number, folder, tmp_path):
     seeds = {about["seed"]: about for about in results.read_list(tmp_path / "results/ours/ppo.json")}
     assert set(seeds) == {1, 2} and seeds[2]["machine"]["runs_at_once"] == 1
     shutil.rmtree(run)  # the results have it
-    assert sweep.Ours("ppo.py", 2, tmp_path, "2048", tmp_path / "results").done()
-    assert not sweep.Ours("ppo.py", 2, tmp_path, "4096", tmp_path / "results").done()
+    assert sweep.make_ours("ppo.py", 2, tmp_path, "2048", tmp_path / "results").done()
+    assert not sweep.make_ours("ppo.py", 2, tmp_path, "4096", tmp_path / "results").done()
 
 
 def test_a_sweep_knows_a_run_by_script_and_options(folder):
     def make(line="ppo.py --env-id CartPole-v1", seed=1, steps="2048"):
-        return sweep.Ours(line, seed, folder, steps)
+        return sweep.make_ours(line, seed, folder, steps)
 
     assert make().done() and make("ppo.py --env-id CartPole-v1 --no-cuda --save-every 7").done()
     others = [make(steps="4096"), make("ppo_shared.py"), make("ppo.py --env-id Acrobot-v1"), make(seed=3)]
@@ -152,24 +165,25 @@ def test_a_sweep_knows_a_run_by_script_and_options(folder):
     assert make("ppo.py --gamma 0.9").name == "CartPole-v1__ppo__1__gamma=0.9__total_timesteps=2048"
 
 
-def test_a_sweep_does_not_take_another_run_for_its_own(run, tmp_path, capsys):
+def test_a_sweep_does_not_take_another_run_for_its_own(run, tmp_path):
     """One from before an option existed has its default, one of another text is named, one from a file is another."""
     (tmp_path / "runs").mkdir()
     run = run.rename(tmp_path / "runs" / run.name)
     about = json.loads((run / "run.json").read_text())
     del about["args"]["anneal_clip"]
     (run / "run.json").write_text(json.dumps(about))
-    assert sweep.start(sweep.Ours("ppo.py", 1, tmp_path, "2048"), tmp_path) == "done" and not capsys.readouterr().err
-    assert not sweep.Ours("ppo.py --anneal-clip", 1, tmp_path, "2048").done()
+    same = sweep.make_ours("ppo.py", 1, tmp_path, "2048")
+    assert same.done() and same.note() is None
+    assert not sweep.make_ours("ppo.py --anneal-clip", 1, tmp_path, "2048").done()
     edited = tmp_path / "ppo.py"
     option = "    layers: tuple[int, ...] = (64,)\n    seed: int"
     edited.write_text((ROOT / "ppo.py").read_text().replace("    seed: int", option))
-    assert sweep.start(sweep.Ours(str(edited), 1, tmp_path, "2048"), tmp_path) == "done"
-    assert capsys.readouterr().err.count("another text of ppo.py") == 1
+    other_text = sweep.make_ours(str(edited), 1, tmp_path, "2048")
+    assert other_text.done() and "another text of ppo.py" in other_text.note()
     with_about(run, args={"layers": [64, 64]})  # a tuple is a list in run.json
-    assert sweep.Ours(f"{edited} --layers 64 64", 1, tmp_path, "2048").done()
+    assert sweep.make_ours(f"{edited} --layers 64 64", 1, tmp_path, "2048").done()
     with_about(run, args={"resume": "runs/other/checkpoint_000000000512.pt"})
-    assert not sweep.Ours("ppo.py", 1, tmp_path, "2048").done()
+    assert not sweep.make_ours("ppo.py", 1, tmp_path, "2048").done()
 
 
 def test_a_run_is_found_by_what_it_says_not_by_its_name(run, tmp_path):
@@ -178,20 +192,20 @@ def test_a_run_is_found_by_what_it_says_not_by_its_name(run, tmp_path):
     run = run.rename(tmp_path / "runs" / "renamed")
     with_about(run, args={"exp_name": "lr[1e-3]*"})
     line = "ppo.py --exp-name 'lr[1e-3]*'"
-    assert sweep.Ours(line, 1, tmp_path, "2048").done()
-    assert not sweep.Ours("ppo.py --exp-name lr1", 1, tmp_path, "2048").done()
-    assert not sweep.Ours("ppo.py", 1, tmp_path, "2048").done()
+    assert sweep.make_ours(line, 1, tmp_path, "2048").done()
+    assert not sweep.make_ours("ppo.py --exp-name lr1", 1, tmp_path, "2048").done()
+    assert not sweep.make_ours("ppo.py", 1, tmp_path, "2048").done()
 
 
-def test_a_line_with_recipes_makes_a_script(tmp_path, monkeypatch, capsys):
+def test_a_line_with_recipes_makes_a_script(tmp_path, monkeypatch):
     """Named after them; a pattern stands for those that fit, and the result has the recipe."""
     lines = sweep.expand("ppo.py + without/core-1* --gamma 0.9")
     assert "ppo.py + without/core-11 --gamma 0.9" in lines and sweep.expand(lines[0]) == [lines[0]]
     assert "ppo.py + with/muon + without/core-10" in sweep.expand("ppo.py + with/muon + without/core-1*")
-    run = sweep.Ours("ppo.py + without/core-11 + without/core-9 --total-timesteps 512", 1, tmp_path)
+    run = sweep.make_ours("ppo.py + without/core-11 + without/core-9 --total-timesteps 512", 1, tmp_path)
     assert run.file == tmp_path / "build/ppo+core-11+core-9.py" and run.script == "ppo+core-11+core-9"
     assert "[core 9]" not in run.file.read_text() and "[core 8]" in run.file.read_text()
-    assert sweep.start(run, tmp_path).wait() == 0 and run.done()
+    assert start_job(run, tmp_path).wait() == 0 and run.done()
     assert sweep.finish(run, 0, {"cores": 2}) == 0
     collect.collect([run.run_folder()], tmp_path / "results")
     about = listed(tmp_path / "results")
@@ -199,39 +213,38 @@ def test_a_line_with_recipes_makes_a_script(tmp_path, monkeypatch, capsys):
     assert about["script"] == "ppo+core-11+core-9" and about["machine"] == {"cores": 2} and "commit" in about
     monkeypatch.setattr(sweep, "start", None)  # no run is started
     monkeypatch.setenv("FOLDER", str(tmp_path))
-    for line, why in (
-        ("ppo.py + without/nix", "there is no recipe without/nix"),
-        ("ppo.py + with/lstm-mask", "does not apply"),
-    ):
-        with pytest.raises(SystemExit, match=f"(?s)error: {re.escape(line)}: .*{why}"):
-            sweep.main([lines[0], line])
-    with pytest.raises(SystemExit):
-        sweep.main([lines[0], "ppo.py --gama 0.9"])
-    assert "--gama" in capsys.readouterr().err
+    wrong = {
+        "ppo.py + without/nix": FileNotFoundError,
+        "ppo.py + with/lstm-mask": ValueError,  # it does not apply
+        "ppo.py --gama 0.9": SystemExit,
+    }
+    for line, error in wrong.items():
+        with pytest.raises(error):
+            run_sweep([lines[0], line])
 
 
 def test_two_sweeps_do_not_make_the_same_run(tmp_path, monkeypatch):
     """The log is locked by the run itself, even when its sweep is no more."""
-    run = sweep.Ours("ppo.py", 1, tmp_path, "512")
+    run = sweep.make_ours("ppo.py", 1, tmp_path, "512")
     monkeypatch.setattr(run, "command", lambda: ["sleep", "60"])
     for _ in range(2):
-        process = sweep.start(run, tmp_path)
-        assert sweep.start(run, tmp_path) == "busy"
+        process = start_job(run, tmp_path)
+        assert start_job(run, tmp_path) is None
         process.kill()
         process.wait()
 
 
 def test_runs_side_by_side_are_locked_one_by_one(tmp_path, monkeypatch):
     """A sweep with another number of AGENTS puts them together in another way."""
-    first, second, third = (sweep.Ours("ppo_seeds.py", seed, tmp_path, "512") for seed in (1, 2, 3))
+    first, second, third = (sweep.make_ours("ppo_seeds.py", seed, tmp_path, "512") for seed in (1, 2, 3))
     job = sweep.SideBySide([first, second])
     for each in (job, first, second, third):
         monkeypatch.setattr(each, "command", lambda: ["sleep", "60"])
-    process = sweep.start(job, tmp_path)
-    assert [sweep.start(run, tmp_path) for run in (first, second)] == ["busy", "busy"]
+    process = start_job(job, tmp_path)
+    assert [start_job(run, tmp_path) for run in (first, second)] == [None, None]
     assert f"see {job.name}.log" in (tmp_path / "logs" / f"{first.name}.log").read_text()
-    free = sweep.start(third, tmp_path)
-    assert sweep.start(sweep.SideBySide([second, third]), tmp_path) == "busy"
+    free = start_job(third, tmp_path)
+    assert start_job(sweep.SideBySide([second, third]), tmp_path) is None
     for each in (process, free):
         each.kill()
         each.wait()
@@ -272,53 +285,46 @@ def test_a_run_that_got_the_signal_of_its_sweep_still_saves(tmp_path):
     assert sorted(folder.glob("checkpoint_*.pt"))[-1].stem > "checkpoint_000000000000"
 
 
-@pytest.mark.parametrize(
-    ("variables", "error"),
-    [
-        ({"SEEDS": "1 a"}, "SEEDS must be whole numbers, and is 1 a"),
-        ({"WORKERS": "two"}, "WORKERS must be a whole number, and is two"),
-        ({"TASK": "one"}, "TASK must be a whole number, and is one"),
-    ],
-)
-def test_variables_that_are_no_numbers(variables, error):
-    with pytest.raises(SystemExit, match=error):
-        sweep.read_settings(variables)
+def test_options_of_a_sweep_go_before_its_variables():
+    """Other words choose lines; a variable that is empty counts as not set."""
+    variables = {"SEEDS": "4 5 4", "WORKERS": "3", "RESULTS": "", "TASK": "2", "TOTAL_TIMESTEPS": "512"}
+    settings, words = sweep.read_settings(["ppo.py", "--bf16"], variables)
+    assert (settings.seeds, settings.workers, settings.task, settings.results) == ([4, 5], 3, 2, None)
+    assert words == ["ppo.py", "--bf16"] and settings.total_timesteps == "512" and not settings.list_only
+    options = "A-v0 --seeds 1 2 --workers 1 --results x --folder y --task 0 --list".split()
+    settings, words = sweep.read_settings(options, variables)
+    assert (settings.seeds, settings.workers, settings.task, settings.list_only) == ([1, 2], 1, 0, True)
+    assert (settings.results, settings.folder, words) == (ROOT / "x", ROOT / "y", ["A-v0"])
+    with pytest.raises(SystemExit):  # it would wait for ever
+        sweep.read_settings([], {"WORKERS": "0"})
 
 
-def test_lines_that_no_sweep_makes(tmp_path):
-    problems = {
-        "ppo.py --exp-name it's": "No closing quotation",
-        "ppo.py + core-9": "there is no recipe core-9; a name has its folder here, as in without/core-9",
-        "ppo2_copy --env=CartPole-v1 --num_timesteps=many": "--num_timesteps must be a number",
-        "ppo.py +": "must follow the +",
-        "ppo.py --resume runs/x": "a line has no --resume",
-        "pppo.py": "there is no script pppo.py",
-        "pppo.py + without/core-*": "there is no script pppo.py",
-        "ppo2_copy --env=CartPole-v1": "needs --num_timesteps=VALUE",
-        "ppo2_copy --env CartPole-v1 --num_timesteps=512": "needs --env=VALUE",
-    }
-    for line, why in problems.items():
-        make = sweep.PPO2 if line.startswith("ppo2_") else sweep.Ours
-        with pytest.raises(SystemExit, match=f"error: {re.escape(line)}.*{re.escape(why)}"):
-            make(line, 1, tmp_path)
-    with pytest.raises(SystemExit, match="there is no script pppo.py"):
-        sweep.expand("pppo.py + without/core-*")
-    with pytest.raises(SystemExit, match="there is no recipe with/typo"):
-        sweep.expand("ppo.py + with/typo + without/core-*")
+LINES = {
+    "ppo.py --resume runs/x": "a line has no --resume",
+    "ppo.py --seed 3": "a line has no --seed",
+    "ppo_seeds.py --gamma 0.9 0.99": "one value for each option",
+    "ppo2_copy --env=A-v0 --num_timesteps=512 --seed=3": "a line has no --seed",
+}
 
 
-def test_a_line_for_ppo2_needs_its_python(tmp_path, monkeypatch):
-    """Else a sweep would end with an error after other jobs had begun."""
-    monkeypatch.setenv("BASELINES_PYTHON", str(tmp_path / "python3.7"))
-    with pytest.raises(SystemExit, match="there is no .*/python3.7; BASELINES_PYTHON"):
-        sweep.main(["ppo2_copy --env=CartPole-v1 --num_timesteps=512"])
+@pytest.mark.parametrize("line", LINES)
+def test_lines_of_which_a_sweep_would_replace_something(line, tmp_path):
+    """In silence."""
+    make = sweep.PPO2 if line.startswith("ppo2_") else sweep.make_ours
+    with pytest.raises(SystemExit, match=LINES[line]):
+        make(line, 1, tmp_path)
+
+
+def test_a_pattern_that_fits_nothing():
+    with pytest.raises(SystemExit, match="is no recipe that fits"):
+        sweep.expand("ppo.py + nowhere/core-*")
 
 
 def test_a_run_that_outlived_its_sweep_keeps_its_recipe(tmp_path):
     """Nothing wrote sweep.json, the only file that names the recipe and its commit, when the run ended."""
     line = "ppo.py + without/core-9 --total-timesteps 512"
-    run = sweep.Ours(line, 1, tmp_path, results_folder=tmp_path / "results")
-    assert sweep.start(run, tmp_path).wait() == 0
+    run = sweep.make_ours(line, 1, tmp_path, results_folder=tmp_path / "results")
+    assert start_job(run, tmp_path).wait() == 0
     assert sweep.collect_done(run, tmp_path / "results") == 0
     about = listed(tmp_path / "results")
     assert about["recipe"] == "recipes/without/core-9.diff" and about["machine"] == "unknown"
@@ -326,11 +332,11 @@ def test_a_run_that_outlived_its_sweep_keeps_its_recipe(tmp_path):
 
 def test_a_script_with_recipes_is_replaced_as_a_whole(tmp_path):
     """Another sweep may be reading it."""
-    run = sweep.Ours("ppo.py + without/core-9", 1, tmp_path)
+    run = sweep.make_ours("ppo.py + without/core-9", 1, tmp_path)
     text = run.file.read_text()
     run.file.write_text("an older text")
     os.link(run.file, tmp_path / "open elsewhere")
-    sweep.Ours("ppo.py + without/core-9", 1, tmp_path)
+    sweep.make_ours("ppo.py + without/core-9", 1, tmp_path)
     assert run.file.read_text() == text and (tmp_path / "open elsewhere").read_text() == "an older text"
     assert [path.name for path in run.file.parent.glob("*.*")] == ["ppo+core-9.py"]
 
@@ -347,10 +353,10 @@ def test_only_what_the_results_lack_is_collected(run, tmp_path):
     run = run.rename(tmp_path / "runs" / run.name)
     collect.collect([run], tmp_path / "results")
     with_about(run, args={"seed": 2})
-    first, second = (sweep.Ours("ppo.py", seed, tmp_path, "2048", tmp_path / "results") for seed in (1, 2))
+    first, second = (sweep.make_ours("ppo.py", seed, tmp_path, "2048", tmp_path / "results") for seed in (1, 2))
     job = sweep.SideBySide([first, second])
     assert first.run_folder() is None and job.done() and job.to_collect() == [run]
-    assert sweep.Ours("ppo.py", 2, tmp_path, "2048").to_collect() == []
+    assert sweep.make_ours("ppo.py", 2, tmp_path, "2048").to_collect() == []
 
 
 def test_a_sweep_reports_what_failed(tmp_path, monkeypatch, capsys):
@@ -360,7 +366,7 @@ def test_a_sweep_reports_what_failed(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     fails = lambda run: [sys.executable, "-c", f"import sys; sys.exit({run.args['seed'] == 1})"]  # noqa: E731
     monkeypatch.setattr(sweep.Ours, "command", fails)
-    assert sweep.main(["ppo.py"]) == 1
+    assert run_sweep(["ppo.py"]) == 1
     one = "CartPole-v1__ppo__1__total_timesteps=512"
     two = "CartPole-v1__ppo__2__total_timesteps=512"
     assert capsys.readouterr().out.splitlines() == [
@@ -395,17 +401,17 @@ def test_a_sweep_lists_its_runs(monkeypatch, capsys):
     lines = ["ppo.py --env-id A-v0", "ppo.py --bf16 --env-id A-v0", "ppo_shared.py --env-id A-v0"]
     monkeypatch.setenv("LIST", "1")
     monkeypatch.setenv("SEEDS", "1 5")
-    assert sweep.main(lines, ["ppo.py"]) == 0
+    assert run_sweep(lines, "ppo.py") == 0
     assert capsys.readouterr().out.splitlines() == [f"{line} (seed {seed})" for seed in (1, 5) for line in lines[:2]]
     monkeypatch.setenv("TASK", "3")
-    sweep.main(lines)
+    run_sweep(lines)
     assert capsys.readouterr().out == f"{lines[0]} (seed 5)\n"
     for task in ("6", "-1"):
         monkeypatch.setenv("TASK", task)
-        with pytest.raises(SystemExit, match=f"TASK is {task}, and there are tasks 0 to 5"):
-            sweep.main(lines)
-    with pytest.raises(SystemExit, match="no experiment has the words ppo.py nix"):
-        sweep.main(lines, ["ppo.py", "nix"])
+        with pytest.raises(SystemExit, match="there are tasks 0 to 5"):
+            run_sweep(lines)
+    with pytest.raises(SystemExit, match="no experiment has the words"):
+        run_sweep(lines, "ppo.py", "nix")
 
 
 def test_a_run_of_ppo2(tmp_path, monkeypatch, capsys):
@@ -526,7 +532,7 @@ def test_what_a_resume_changed(folder, tmp_path):
     about = collect.describe(run)
     assert about["options"] == {"gamma": "0.99, from step 1024 0.9", "total_timesteps": 2048}
     assert "resumed" not in about  # the script's text stayed the same
-    assert sweep.Ours("ppo.py", 2, tmp_path, "2048").run_folder() is None
+    assert sweep.make_ours("ppo.py", 2, tmp_path, "2048").run_folder() is None
 
 
 def test_a_run_outside_of_git_has_no_commit():
@@ -577,17 +583,20 @@ def test_every_result_of_ours_names_its_commits():
             assert "recipe" in about
 
 
-def test_defaults_are_those_that_the_run_wrote_down(run):
-    """Without them, as in older runs, an option that was not typed has its default."""
+def test_defaults_are_those_of_the_script(run):
+    """Of its copy in the run's folder, or in an older run those that it wrote down. Without both, as where a default
+    is no literal, an option that was not typed has its default."""
+    text = (run / "ppo.py").read_text()
+    (run / "ppo.py").write_text(text.replace("    gamma: float = 0.99", "    gamma: float = 1 - 0.01"))
     about = json.loads((run / "run.json").read_text())
-    about.pop("defaults", None)
-    words = [*about["command"], "--learning-rate=0.001", "--no-anneal-lr", "--gamma", "0.99"]
-    args = about["args"] | {"learning_rate": 0.001, "anneal_lr": False}
-    (run / "run.json").write_text(json.dumps(about | {"command": words, "args": args}))
-    old = collect.describe(run)["options"]
-    assert old == {"anneal_lr": False, "gamma": 0.99, "learning_rate": 0.001, "total_timesteps": 2048}
-    with_about(run, defaults=args | {"total_timesteps": 500_000})
-    assert collect.describe(run)["options"] == {"total_timesteps": 2048}
+    args = {"learning_rate": 0.001, "anneal_lr": False, "vf_coef": 0.5}
+    with_about(run, args=args, command=[*about["command"], "--gamma=0.99", "--vf-coef", "0.5"])
+    changed = {"anneal_lr": False, "gamma": 0.99, "learning_rate": 0.001, "total_timesteps": 2048}
+    assert collect.describe(run)["options"] == changed
+    (run / "ppo.py").write_text("")
+    assert collect.describe(run)["options"] == {"gamma": 0.99, "total_timesteps": 2048, "vf_coef": 0.5}
+    with_about(run, defaults=about["args"] | {"total_timesteps": 500_000})
+    assert collect.describe(run)["options"] == {"anneal_lr": False, "learning_rate": 0.001, "total_timesteps": 2048}
 
 
 def test_runs_of_a_script_share_its_tables(run, tmp_path):
@@ -949,16 +958,18 @@ def test_the_effects_are_those_of_the_results():
 # ONE'S OWN RUNS
 
 
-def test_the_score_after_a_step():
+def test_the_score_after_a_step(capsys):
     """Of the last 100 episodes that had ended; a run that ended less than an update before counts as there."""
     end = np.arange(1.0, 2049)
-    run = results.Run({"batch_size": 512}, {"step": end, "return": end}, {"step": np.arange(512, 2049, 512)})
+    run = results.Run(
+        {"batch_size": 512, "env_id": "A-v0"}, {"step": end, "return": end}, {"step": np.arange(512, 2049, 512)}
+    )
     assert compare.score_at(run, 1000) == np.arange(901, 1001).mean()
     assert compare.score_at(run, 50) == np.arange(1, 51).mean()
     assert compare.score_at(run, 2559) == np.arange(1949, 2049).mean() and compare.score_at(run, 2560) is None
-    a, b, lines = compare.scores_of_sides(("ppo", "my_ppo"), ({1: run, 2: run}, {1: run}), 2560)
-    cells = compare.row(("ppo", "my_ppo"), a, b, 2560)
-    assert cells[3:] == ["", "no runs on a side", ""] and len(lines) == 3
+    a, b = compare.scores_at("ppo", {1: run, 2: run}, 2560), compare.scores_at("my_ppo", {1: run}, 2560)
+    assert compare.row(("ppo", "my_ppo"), a, b, 2560)[3:] == ["", "no runs on a side", ""]
+    assert capsys.readouterr().out.count("left out after 2,560 steps: ") == 3
 
 
 def test_experiments_of_a_folder(run, tmp_path, capsys, monkeypatch):
@@ -979,17 +990,17 @@ def test_experiments_of_a_folder(run, tmp_path, capsys, monkeypatch):
         return capsys.readouterr().out.splitlines()
 
     pair = "--env-id", "CartPole-v1", "--a", "ppo", "--b"
-    heading, titles, first, second, *lines = start(*pair, "my_ppo", "--steps", "1024", "2048")
+    *left_out, heading, titles, first, second = start(*pair, "my_ppo", "--steps", "1024", "2048")
     assert heading.startswith("CartPole-v1, ppo --total-timesteps 2048 (a) and my_ppo --total-timesteps 2048 (b): ")
     assert titles.split()[:4] == ["after", "steps", "ppo", "my_ppo"] and first.startswith("1,024 ")
     assert "(2)" in second and second.endswith("not tested")
-    broken, *lines = lines
+    broken, *others = left_out
     assert broken.startswith(f"left out: {folder}/broken: JSONDecodeError")
-    assert lines == [
+    assert others == [
         f"left out: {folder}/CartPole-v1__my_ppo__2__: seed 2 is there twice",
         f"left out: {folder}/CartPole-v1__my_ppo__3__: no checkpoint of an update",
     ]  # fmt: skip
-    assert "ppo --gamma 0.9 --total-timesteps 2048" in start(*pair, "ppo --gamma 0.9")[0]
+    assert "ppo --gamma 0.9 --total-timesteps 2048 (b)" in "".join(start(*pair, "ppo --gamma 0.9"))
     for name, said in (("nix", "is none of"), ("ppo", "the same experiment")):
         with pytest.raises(SystemExit, match=said):
             start(*pair, name)
@@ -1015,8 +1026,9 @@ def test_two_experiments_in_all_environments(run, tmp_path, capsys, monkeypatch)
 
     lines = start("--a", "ppo", "--b", "my_ppo")
     assert lines[0].startswith("Acrobot-v1: ppo --total-timesteps 2048 (a) and my_ppo --total-timesteps 2048 (b)")
-    assert [line.split()[0] for line in lines[4:6]] == ["Acrobot-v1", "CartPole-v1"]
-    assert lines[6].startswith("0 environments, scaled")  # the copies of one run have one score
+    assert lines[-1].startswith("0 environments, scaled")  # the copies of one run have one score
+    rows = [line.split()[0] for line in lines if line.endswith("not tested")]
+    assert rows == ["Acrobot-v1", "CartPole-v1"]
     assert "left out: Pendulum-v1: my_ppo is none of the experiments" in lines
     without_b = "^2$"  # argparse's status; its message goes to the standard error
     cases = [(("--a", "ppo", "--b", "nix"), "nix is none of the experiments:\n"), (("--a", "ppo"), without_b)]
@@ -1030,12 +1042,11 @@ def test_two_experiments_in_all_environments(run, tmp_path, capsys, monkeypatch)
         "two": (np.array([-100.0, -90.0]), np.array([-50.0, -60.0])),
         "three": (np.array([500.0, 500.0]), np.array([500.0, 500.0])),
     }
-    lines = []
-    titles, _, means, _ = compare.summary(["a", "b"], tasks, lines)
+    titles, _, means, _ = compare.summary(["a", "b"], tasks)
     assert titles == ["2 environments, scaled to [0, 1]", "a", "b", "difference"]
     # (0 + 1 + 0 + 0.2) / 4 and (0.4 + 0.6 + 1 + 0.8) / 4
     assert [cell.split()[0] for cell in means] == ["mean", "0.30", "0.70", "0.40"]
-    assert lines == [
+    assert capsys.readouterr().out.splitlines()[-2:] == [
         "the summary has 2 runs of each side in each environment, those with the lowest seeds",
         "not in the summary: three, where all scores are the same",
     ]

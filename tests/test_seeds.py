@@ -538,7 +538,7 @@ SWEPT = ["ppo_seeds.py --learning-rate 1e-3", "ppo_seeds.py", "ppo_seeds.py + wi
     ],
 )
 def test_a_sweep_plans_its_processes(agents, processes, tmp_path):
-    settings = sweep.read_settings({"AGENTS": str(agents), "SEEDS": "1 2", "FOLDER": str(tmp_path)})
+    settings, _ = sweep.read_settings([], {"AGENTS": str(agents), "SEEDS": "1 2", "FOLDER": str(tmp_path)})
     planned = sweep.make_plans([(line, seed) for seed in (1, 2) for line in SWEPT], settings)
     assert [len(members) for members in planned] == processes
     made = [member for members in planned for member in members]
@@ -547,7 +547,7 @@ def test_a_sweep_plans_its_processes(agents, processes, tmp_path):
 
 def test_tasks_keep_their_numbers_while_runs_are_made(tmp_path, monkeypatch):
     """The job of a task is divided as it begins: what is done is left out, and one process has runs of one step."""
-    settings = sweep.read_settings({"AGENTS": "4", "SEEDS": "1 2 3", "FOLDER": str(tmp_path)})
+    settings, _ = sweep.read_settings([], {"AGENTS": "4", "SEEDS": "1 2 3", "FOLDER": str(tmp_path)})
     runs = [("ppo_seeds.py", seed) for seed in settings.seeds]
     assert sweep.make_plans(runs, settings) == [runs]
     assert sweep.divided_by_step(runs, settings) == [runs]
@@ -560,7 +560,7 @@ def test_tasks_keep_their_numbers_while_runs_are_made(tmp_path, monkeypatch):
 
 
 def test_options_for_a_single_agent_are_not_made_side_by_side(tmp_path):
-    settings = sweep.read_settings({"AGENTS": "4", "FOLDER": str(tmp_path)})
+    settings, _ = sweep.read_settings([], {"AGENTS": "4", "FOLDER": str(tmp_path)})
     for line in ("ppo_seeds.py --target-kl 0.01", "ppo_seeds.py --track"):
         runs = [(line, 1), (line, 2)]
         assert sweep.make_plans(runs, settings) == [[run] for run in runs]
@@ -568,7 +568,7 @@ def test_options_for_a_single_agent_are_not_made_side_by_side(tmp_path):
 
 def test_lines_that_are_no_combinations_have_processes_of_their_own(tmp_path):
     lines = ["ppo_seeds.py --gamma 0.9 --vf-coef 1.0", "ppo_seeds.py"]
-    settings = sweep.read_settings({"AGENTS": "10", "FOLDER": str(tmp_path)})
+    settings, _ = sweep.read_settings([], {"AGENTS": "10", "FOLDER": str(tmp_path)})
     planned = sweep.make_plans([(line, seed) for line in lines for seed in (1, 2, 3)], settings)
     assert planned == [[(line, seed) for seed in (1, 2, 3)] for line in lines]
 
@@ -578,29 +578,25 @@ def test_a_sweep_makes_agents_side_by_side_and_goes_on_with_them(tmp_path, monke
     for name, value in (variables | {"FOLDER": str(tmp_path), "RESULTS": str(tmp_path / "results")}).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sweep.signal, "signal", lambda *_: None)
+    settings, _ = sweep.read_settings([], os.environ)
     lines = [f"ppo_seeds.py --num-steps 16 --save-every 1 --learning-rate {rate}" for rate in (1e-3, 2e-3)]
-    assert sweep.main(lines) == 0
+    assert sweep.main(lines, settings) == 0
     assert capsys.readouterr().out.count("started: ") == 1
     folders = sorted((tmp_path / "runs").iterdir())
-    settings = [json.loads((folder / "run.json").read_text())["args"] for folder in folders]
-    assert sorted((args["learning_rate"], args["seed"]) for args in settings) == [
+    made = [json.loads((folder / "run.json").read_text())["args"] for folder in folders]
+    assert sorted((args["learning_rate"], args["seed"]) for args in made) == [
         (1e-3, 1), (1e-3, 2), (2e-3, 1), (2e-3, 2)
     ]  # fmt: skip
     assert all(json.loads((folder / "sweep.json").read_text())["machine"]["cores"] for folder in folders)
-    assert sweep.main(lines) == 0 and "started: " not in capsys.readouterr().out
+    assert sweep.main(lines, settings) == 0 and "started: " not in capsys.readouterr().out
 
     complete = [checkpoint(folder) for folder in folders]
     for folder in folders:
         max(folder.glob("checkpoint_*")).unlink()  # as if killed before it
     shutil.rmtree(tmp_path / "results")
-    assert sweep.main(lines) == 0
+    assert sweep.main(lines, settings) == 0
     assert sorted((tmp_path / "runs").iterdir()) == folders
     for folder, before in zip(folders, complete, strict=True):
         state = checkpoint(folder)
         assert state["global_step"] == 192 and len(scalars(folder)["charts/SPS"]) == 3
         assert {**state["args"], "resume": None} == before["args"]
-
-
-def test_a_line_of_a_sweep_has_one_value_for_each_option(tmp_path):
-    with pytest.raises(SystemExit, match="one value for each option"):
-        sweep.Ours("ppo_seeds.py --gamma 0.9 0.99", 1, tmp_path)

@@ -55,24 +55,3 @@ def test_the_weights_are_those_of_the_rank_that_has_them(monkeypatch):
     monkeypatch.setattr(speed, "run_program", lambda *args, **environment: printed)
     found = speed.run_ours("ppo_atari_multigpu.py", 1, [], ranks=2)
     assert (found["weights"], found["speed"], found["by_cpu"]) == ("a", 2.0, 4.0)
-
-
-def test_nothing_to_time(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["speed"])
-    with pytest.raises(SystemExit, match="2"):
-        speed.main()
-    assert "give a SETTING" in capsys.readouterr().err
-
-
-def test_a_relative_path_of_a_python_is_of_this_folder(tmp_path, monkeypatch):
-    """The programs run in other folders. A link stays one, as that in a virtual environment does."""
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/python").symlink_to(sys.executable)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", "bin")
-    for value in ("bin/python", "python"):
-        monkeypatch.setenv("SB3_PYTHON", value)
-        assert speed.find_peer() == str(tmp_path / "bin/python")
-    monkeypatch.setenv("SB3_PYTHON", "python3.0")
-    with pytest.raises(SystemExit, match="there is no python3.0; SB3_PYTHON names the Python that has"):
-        speed.find_peer()

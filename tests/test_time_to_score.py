@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from benchmark import time_to_score
+from benchmark import libraries, tables, time_to_score
 from benchmark.results import ROOT
 
 OPTIONS = "--env-id CartPole-v1 --total-timesteps 4096 --num-steps 128 --num-minibatches 4 --no-cuda".split()
@@ -47,12 +47,6 @@ def test_the_table_counts_runs_that_did_not_reach_the_score():
     ]
 
 
-def test_rows_are_those_of_the_folder_of_results(tmp_path):
-    assert time_to_score.read_rows(tmp_path) == []
-    (tmp_path / time_to_score.TABLE.name).write_text("task,who\nCartPole-v1,ours\n")
-    assert time_to_score.read_rows(tmp_path) == [{"task": "CartPole-v1", "who": "ours"}]
-
-
 def test_half_of_the_runs_are_too_few_for_a_median():
     assert time_to_score.median_text([60, float("inf")]) == "-"
     assert time_to_score.median_text([60, 61, float("inf")]) == "61 (60 to more)"
@@ -63,18 +57,24 @@ def test_every_task_has_settings_for_all_programs():
     assert time_to_score.SCORES.keys() == time_to_score.ZOO_STEPS.keys()
 
 
+def test_a_measurement_needs_a_seed(monkeypatch):
+    """Without one it would install libraries for minutes, and print the table as it was."""
+    monkeypatch.setattr(sys, "argv", ["time_to_score", "CartPole-v1", "--seeds", "0"])
+    with pytest.raises(SystemExit, match="2"):
+        time_to_score.main()
+
+
 def test_other_versions_of_the_libraries_are_installed(tmp_path, monkeypatch):
     """And the same ones only once."""
-    monkeypatch.setattr(time_to_score, "ROOT", tmp_path)
-    monkeypatch.delenv("SCORE_PYTHON", raising=False)
-    (tmp_path / ".venv-score").mkdir()
+    monkeypatch.setattr(libraries, "ROOT", tmp_path)
+    monkeypatch.delenv("OTHER_PYTHON", raising=False)
+    (tmp_path / ".venv-other").mkdir()
     commands = []
     monkeypatch.setattr(subprocess, "run", lambda command, check: commands.append(command))
     for packages, count in ((["a==1", "b==1"], 2), (["a==1", "b==1"], 2), (["a==2", "b==1"], 4)):
-        monkeypatch.setattr(time_to_score, "PEER_PACKAGES", packages)
-        time_to_score.find_peers()
+        python = libraries.find_python("OTHER_PYTHON", ".venv-other", packages)
         assert len(commands) == count
-    assert commands[-1][-2:] == ["a==2", "b==1"]
+    assert commands[-1][-2:] == ["a==2", "b==1"] and python == str(tmp_path / ".venv-other/bin/python")
 
 
 def test_a_relative_path_of_a_python_is_of_this_folder(tmp_path, monkeypatch):
@@ -84,8 +84,14 @@ def test_a_relative_path_of_a_python_is_of_this_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", "bin")
     for value in ("bin/python", "python"):
-        monkeypatch.setenv("SCORE_PYTHON", value)
-        assert time_to_score.find_peers() == str(tmp_path / "bin/python")
-    monkeypatch.setenv("SCORE_PYTHON", "python3.0")
-    with pytest.raises(SystemExit, match="there is no python3.0; SCORE_PYTHON names the Python that has"):
-        time_to_score.find_peers()
+        monkeypatch.setenv("OTHER_PYTHON", value)
+        assert libraries.find_python("OTHER_PYTHON", ".venv-other", []) == str(tmp_path / "bin/python")
+
+
+def test_a_row_takes_the_place_of_that_with_its_keys(tmp_path):
+    """A number equals its text in the file; what is no column is left out."""
+    file = tmp_path / "table.csv"
+    assert tables.read_rows(file) == []
+    for seed, score in ((1, 10), (2, 20), (1, 30)):
+        tables.put_row(file, ["seed", "score"], ["seed"], {"seed": seed, "score": score, "more": 1})
+    assert tables.read_rows(file) == [{"seed": "1", "score": "30"}, {"seed": "2", "score": "20"}]

@@ -18,7 +18,6 @@ from benchmark.curves import COLORS, GRAY, write_picture
 from benchmark.results import ROOT, WINDOW, load, option_text
 from benchmark.scores import Difference, compare, scores
 from recipes.recipe import Recipe, escape, recipes, write
-from site_tools import diffs
 
 RESULTS = Path(__file__).parent / "results"
 # An option whose absence has a row of its own
@@ -121,13 +120,24 @@ def spread(values):
     return f"{np.mean(values):.1f} ± {np.std(values, ddof=1):.1f}"
 
 
+def studies_of_details():
+    """{"core 4": what studies found about this detail, or ""}, from docs/details.md."""
+    found = {}
+    for entry in (ROOT / "docs" / "details.md").read_text().split("\n\n"):
+        mark = re.search(r"\*\*(\w+ \d+): ", entry)
+        studies = re.search(r"\*Studies\*: (.*?)\.\n\*Ours\*: ", entry, re.DOTALL)
+        if mark is not None:
+            found[mark[1]] = " ".join(studies[1].split()) if studies is not None else ""
+    return found
+
+
 def studies():
     """{recipe: what studies found about its detail, or where its idea is from}; of docs/details.md, or the header."""
-    reasons = diffs.reasons()
+    of_details = studies_of_details()
     found = {}
     for recipe in [*recipes(), TRUNCATED]:
         detail = re.match(r"without/(\w+)-(\d+)", recipe.name)
-        found[recipe.name] = reasons[" ".join(detail.groups())]["studies"] if detail else recipe.header["source"]
+        found[recipe.name] = of_details[" ".join(detail.groups())] if detail else recipe.header["source"]
     return found
 
 

@@ -18,7 +18,10 @@ from pathlib import Path
 import torch
 import tyro
 
-ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # for the script, too, as this runs in another folder
+
+from saved import read_state  # noqa: E402
+
 WARMUP = 2  # updates that are not counted: memory is allocated in them, and --compile compiles
 
 
@@ -107,14 +110,13 @@ def hash_of_weights():
     files = sorted(Path("runs").glob("*/checkpoint_*.pt"))
     if not files:
         return None
-    weights = torch.load(files[-1], map_location="cpu", weights_only=True)["parts"]["agent"].values()
+    weights = read_state(files[-1])["parts"]["agent"].values()
     return hashlib.sha256(b"".join(weight.numpy().tobytes() for weight in weights)).hexdigest()
 
 
 def main():
     script, updates, *options = sys.argv[1:]
     updates = int(updates)
-    sys.path.insert(0, str(ROOT))  # the script is run from another folder
     module = importlib.import_module(Path(script).stem)
     args = tyro.cli(module.Args, args=options)
     steps = (WARMUP + updates) * args.num_envs * args.num_steps

@@ -5,26 +5,20 @@
 For time_to_score.py. CPU time counts from the start of training, with that of the compiler.
 """
 
-import importlib.util
 import json
 import resource
 import sys
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this runs in another folder
+
+from saved import import_script  # noqa: E402
 
 WINDOW = 100  # episodes
 
 
 class Reached(Exception):
     """The score was reached."""
-
-
-def load_script(path):
-    """The script as a module."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module  # dataclasses look for it
-    spec.loader.exec_module(module)
-    return module
 
 
 def cpu_seconds():
@@ -36,7 +30,7 @@ def cpu_seconds():
 def main():
     script, score, *options = sys.argv[1:]
     score = float(score)
-    module = load_script(Path(script))
+    module = import_script(Path(script))
     sys.argv = [script, *options, "--save-every", "0"]
     start = cpu_seconds()
     found = {}

@@ -1,7 +1,6 @@
 """This project's scripts, and edited copies of them: the adapter of a script that defines Agent, gae and train."""
 
 import dataclasses
-import importlib
 import sys
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -15,6 +14,7 @@ from conformance.adapters.emulator import Emulator
 from conformance.adapters.proxy import Proxy
 from conformance.adapters.torch_tables import Memory, Recorder, describe_image_network, recurrent_weights
 from conformance.problems import Player, Refused, Settings, Stream, Update, make_world
+from saved import import_script
 
 
 class Environments(gym.vector.VectorEnv):
@@ -430,8 +430,8 @@ class Replay(gym.vector.VectorEnv):
 
 def load(path):
     """The adapter of the script in a file. Exits with a line for ppo_seeds.py, and for a copy of it."""
-    sys.path.insert(0, str(path.resolve().parent))
-    module = importlib.import_module(path.stem)
+    sys.path.insert(0, str(path.resolve().parent))  # for what it imports from its own folder
+    module = import_script(path)
     if hasattr(module, "OPTIONS_OF_AGENTS"):
         sys.exit(f"error: {path.name} trains several agents at once; measure ppo.py, from which it comes")
     return Script(module)

@@ -1,6 +1,6 @@
 """Trains PPO of Stable-Baselines3 with RL Zoo's settings, plays 100 games without exploration, and prints JSON.
 
-    .venv-sb3/bin/python benchmark/sb3.py LunarLander-v3 --steps 300000 --seed 1 > row.json
+    .venv-sb3/bin/python benchmark/rl_zoo.py LunarLander-v3 --steps 300000 --seed 1 > row.json
     .venv/bin/python -m benchmark.games < row.json
 
 The first Python needs stable-baselines3; games.py puts what is printed into the table of games. The settings are those
@@ -219,7 +219,7 @@ def main():
         "minutes": round(seconds / 60, 2),
         "mean": round(np.mean(returns), 2),
         "std": round(np.std(returns), 2),
-        "command": shlex.join(["python", "benchmark/sb3.py", *sys.argv[1:]]),
+        "command": shlex.join(["python", "benchmark/rl_zoo.py", *sys.argv[1:]]),
         "versions": {name: version(name) for name in PACKAGES},
     }
     print(json.dumps(row))

@@ -1,6 +1,6 @@
 """Trains PPO of Stable-Baselines3 with the hyperparameters of a script of ours, and prints JSON. For speed.py.
 
-    python sb3.py SCRIPT UPDATES ARGS
+    python sb3_like_ours.py SCRIPT UPDATES ARGS
 
 ARGS are the options of the script as JSON. The Python needs stable-baselines3.
 """
