@@ -135,7 +135,7 @@ def describe(error):
     """An exception as one line, with the last line of the user's code in its traceback."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_users(frame.filename)]
     text = " ".join(str(error).split()).removeprefix("error: ")
-    if isinstance(error, AssertionError) and not text and frames:
+    if not text and frames:
         text = frames[-1].line
     if not isinstance(error, SystemExit):
         text = f"{type(error).__name__}: {text}"
@@ -377,17 +377,12 @@ def restore_torch_settings(settings):
     torch.set_grad_enabled(settings["gradient mode"])
 
 
-def seed_of(args):
-    """The seed, or the first of several agents' seeds."""
-    return args.seed[0] if isinstance(args.seed, tuple) else args.seed
-
-
 def check_environment(script, args, page):
-    """Takes random steps in an environment as the script makes it."""
+    """Takes random steps in an environment as the script makes it; returns whether there is one."""
     page.section("environment", f", {RANDOM_STEPS} random steps")
     if not hasattr(script, "make_env"):
         page.skip("random steps: the script has no make_env(), only a whole vector of environments")
-        return
+        return True
     settings = torch_settings()
     try:
         with quiet():
@@ -398,11 +393,10 @@ def check_environment(script, args, page):
             with quiet():
                 space = gym.make(args.env_id).observation_space
             check_spaces(space, page)
-        restore_torch_settings(settings)
-        return
+        return False
     place = place_of(type(env.unwrapped))
     innermost = Innermost(env)
-    steps = RandomSteps(env, seed_of(args))
+    steps = RandomSteps(env, args.seed)
     generators = global_generators()
     start_time = time.monotonic()
     failure = ""
@@ -441,11 +435,12 @@ def check_environment(script, args, page):
             check_episodes(steps, page)
         with page.check("reset"):
             check_repetition(script, args, steps, speed, page)
-    with page.check("close"):
+    with page.check("close"), quiet():
         env.close()
     with page.check("gymnasium's check_env"):
         run_check_env(script, args, page)
     restore_torch_settings(settings)
+    return True
 
 
 def check_wrappers(env, page):
@@ -543,8 +538,8 @@ def check_vector(script, args, page):
     seen = []
     with quiet():
         envs = script.make_envs(args)
-        obs, _ = envs.reset(seed=seed_of(args))
-        envs.single_action_space.seed(seed_of(args))
+        obs, _ = envs.reset(seed=args.seed)
+        envs.single_action_space.seed(args.seed)
         for _ in range(8):
             seen.append(obs.copy())
             actions = np.array([envs.single_action_space.sample() for _ in obs])
@@ -982,7 +977,7 @@ def check_checkpoint(script, args, run, page):
         if text:
             page.error(f"part {name}: {text}{place_of(type(resumed.parts[name]).load_state_dict)}")
     if resumed.error is not None:
-        page.error(f"a resume ends with {describe(resumed.error)}")
+        page.error(f"the resume ended: {describe(resumed.error)}")
     elif page.counts["ERROR"] > errors:
         page.skip("update 2 after a resume: the part above")
     else:
@@ -1169,12 +1164,19 @@ def check(path, options, with_learning=False):
     cloudpickle.register_pickle_by_value(script)  # processes of --async-envs cannot import it by its name
     page = Page()
     make = "make_env" if hasattr(script, "make_env") else "make_envs"
-    seed = seed_of(options_of_user)
-    print(f"{path.name} on {options_of_user.env_id} (as {path.stem}.{make} makes it), seed {seed}", flush=True)
+    print(
+        f"{path.name} on {options_of_user.env_id} (as {path.stem}.{make} makes it), seed {options_of_user.seed}",
+        flush=True,
+    )
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        args = replaced(options_of_user, runs_folder=folder, track=False, compile=False, resume=None)
+        # of ppo_seeds.py's several values of an option, the first, so that the resume has one agent, too
+        several = {name: value[0] for name, value in vars(options_of_user).items() if isinstance(value, tuple)}
+        args = dataclasses.replace(options_of_user, **several)
+        args = replaced(args, runs_folder=folder, track=False, compile=False, resume=None)
         args = replaced(args, total_timesteps=2 * args.num_envs * args.num_steps, save_every=1)
-        check_environment(script, args, page)
+        if not check_environment(script, args, page):
+            print(page.summary())
+            return 1
         obs = None
         with page.check("make_envs()"):
             obs = check_vector(script, args, page)
