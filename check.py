@@ -73,6 +73,7 @@ class Page:
         self.counts = collections.Counter()
         self.name = ""
         self.first_error = ""  # the name of the section that has it
+        self.failures = set()  # the descriptions of exceptions
         self.start_time = time.monotonic()
 
     def section(self, name, details=""):
@@ -97,7 +98,16 @@ class Page:
         try:
             yield
         except (Exception, SystemExit) as error:
-            self.error(f"{name}: {describe(error)}")
+            self.failure(name, error)
+
+    def failure(self, name, error):
+        """Adds an exception; of one that comes again, where it did."""
+        text = describe(error)
+        if text in self.failures:
+            self.skip(f"{name}: the same {type(error).__name__}")
+        else:
+            self.failures.add(text)
+            self.error(f"{name}: {text}")
 
     def summary(self):
         texts = []
@@ -216,8 +226,9 @@ def leaves(space, obs=None, name="observation"):
         yield name, space, obs
 
 
-def check_spaces(space, page):
+def check_spaces(script, space, page):
     """Finds parts of an observation that do not belong in a vector: images, and what has no fixed size."""
+    axes = 3 if hasattr(script, "Seats") else 2  # of an image; the first is that of the two players
     for name, part, _ in leaves(space):
         try:
             is_flat = part.is_np_flattenable
@@ -225,7 +236,7 @@ def check_spaces(space, page):
             is_flat = False
         if not is_flat:
             page.error(f"{name} is of the space {part}, which has no fixed size: a wrapper must encode or drop it")
-        elif isinstance(part, gym.spaces.Box) and len(part.shape) >= 2 and (part.high == 255).any():
+        elif isinstance(part, gym.spaces.Box) and len(part.shape) >= axes and (part.high == 255).any():
             page.warn(f"{name} is an image {list(part.shape)}, which the script makes a part of a vector")
 
 
@@ -388,31 +399,32 @@ def check_environment(script, args, page):
         with quiet():
             env = script.make_env(args, 0, None)
     except (Exception, SystemExit) as error:
-        page.error(f"it cannot be made: {describe(error)}")
-        with contextlib.suppress(Exception):
-            with quiet():
-                space = gym.make(args.env_id).observation_space
-            check_spaces(space, page)
+        page.failure("it cannot be made", error)
+        if not isinstance(error, SystemExit):  # a script's own message says why
+            with contextlib.suppress(Exception):
+                with quiet():
+                    space = gym.make(args.env_id).observation_space
+                check_spaces(script, space, page)
         return False
     place = place_of(type(env.unwrapped))
     innermost = Innermost(env)
     steps = RandomSteps(env, args.seed)
     generators = global_generators()
     start_time = time.monotonic()
-    failure = ""
+    failure = None
     try:
         with quiet():
             steps.take(RANDOM_STEPS)
     except (Exception, SystemExit) as error:
-        failure = f"step {innermost.steps}: {describe(error)}"
+        failure = error
     speed = innermost.steps / (time.monotonic() - start_time)
     drawn = [name for name, state in global_generators().items() if state != generators[name]]
 
     for text in innermost.problems.values():
         page.error(text)
     if not innermost.problems:  # else it may be their effect
-        if failure:
-            page.error(failure)
+        if failure is not None:
+            page.failure(f"step {innermost.steps}", failure)
         if steps.problem:
             page.error(f"with the script's wrappers, {steps.problem}{place_of(type(env))}")
     for name, value in torch_settings().items():
@@ -425,13 +437,11 @@ def check_environment(script, args, page):
         hint = "use self.np_random, which reset(seed) seeds"
         page.warn(f"it uses random generators of the whole process: {', '.join(drawn)}{place}; {hint}")
     with page.check("wrappers"):
-        check_wrappers(env, page)
-    if innermost.rewards and not failure:
-        with page.check("observations"):
+        check_wrappers(script, env, page)
+    if innermost.rewards and failure is None:
+        with page.check("observations, rewards and episodes"):
             check_observations(script, steps, innermost.problems, page)
-        with page.check("rewards"):
             check_rewards(env, innermost.rewards, page)
-        with page.check("episodes"):
             check_episodes(steps, page)
         with page.check("reset"):
             check_repetition(script, args, steps, speed, page)
@@ -443,7 +453,7 @@ def check_environment(script, args, page):
     return True
 
 
-def check_wrappers(env, page):
+def check_wrappers(script, env, page):
     """Looks for statistics that no checkpoint holds, and for observations that do not belong in a vector."""
     for layer in layers(env):
         for name, value in vars(layer).items():
@@ -452,7 +462,7 @@ def check_wrappers(env, page):
                 page.error(f"{type(layer).__name__} keeps running statistics, {name}{place_of(type(layer))}: {hint}")
     is_vector = env.observation_space.shape is not None and len(env.observation_space.shape) == 1
     if is_vector and isinstance(env, gym.Wrapper):
-        check_spaces(env.env.observation_space, page)
+        check_spaces(script, env.env.observation_space, page)
 
 
 def check_observations(script, steps, problems, page):
@@ -485,7 +495,8 @@ def check_episodes(steps, page):
     lengths = steps.lengths
     limits = [layer._max_episode_steps for layer in layers(steps.env) if isinstance(layer, gym.wrappers.TimeLimit)]
     if lengths:
-        text = f"{len(lengths)} episodes of {min(lengths)} to {max(lengths)} steps"
+        shortest = f"{min(lengths)} to " if min(lengths) < max(lengths) else ""
+        text = f"{len(lengths)} episodes of {shortest}{max(lengths)} steps"
         if steps.cut:
             page.note(f"{text}; {steps.cut} cut by a time limit: see --bootstrap-truncated")
         else:
@@ -897,11 +908,11 @@ def check_update(run, args, source, page):
             check_options_read(run, source, page)
     if run.error is None:
         return
-    text = f"the run ended after {len(run.update_times)} of 2 updates: {describe(run.error)}"
+    name = f"the run ended after {len(run.update_times)} of 2 updates"
     if page.counts["ERROR"] > 0:
-        page.skip(f"{text}; see the error above")
+        page.skip(f"{name}, perhaps for an error above: {describe(run.error)}")
     else:
-        page.error(text)
+        page.failure(name, run.error)
 
 
 def check_parameters(run, stats, args, source, page):
@@ -931,7 +942,7 @@ def check_parameters(run, stats, args, source, page):
     if norms and np.mean(norms) > 100 * args.max_grad_norm:
         returns = first.minibatch.get("returns")
         size = "" if returns is None else f": returns of up to {returns.abs().max():,.4g}"
-        page.warn(f"gradient {text}{size}; scale the rewards")
+        page.warn(f"gradient {text}{size}; scale the rewards or the observations")
 
 
 def check_losses(run, stats, page):
