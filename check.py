@@ -903,7 +903,7 @@ def check_update(run, args, source, page):
         with page.check("parameters"):
             check_parameters(run, stats, args, source, page)
         with page.check("losses"):
-            check_losses(run, stats, page)
+            check_losses(stats, args, page)
         with page.check("options"):
             check_options_read(run, source, page)
     if run.error is None:
@@ -939,13 +939,13 @@ def check_parameters(run, stats, args, source, page):
     if not unused and not outside:
         which = f"{len(after) - len(unmoved)} tensors {'have gradients and ' if run.gradients else ''}moved"
         page.ok(f"{which}; {text}")
-    if norms and np.mean(norms) > 100 * args.max_grad_norm:
+    if norms and min(norms) > 100 * args.max_grad_norm:
         returns = first.minibatch.get("returns")
         size = "" if returns is None else f": returns of up to {returns.abs().max():,.4g}"
         page.warn(f"gradient {text}{size}; scale the rewards or the observations")
 
 
-def check_losses(run, stats, page):
+def check_losses(stats, args, page):
     means = {name: float(np.mean([each[name] for each in stats])) for name in stats[0]}
     wrong = [f"{name} {mean}" for name, mean in means.items() if not math.isfinite(mean)]
     if wrong:
@@ -953,7 +953,7 @@ def check_losses(run, stats, page):
     else:
         shown = [f"{name} {means[name]:.2g}" for name in ("approx_kl", "clipfrac") if name in means]
         page.ok(", ".join([*shown, "all losses finite"]))
-    if means.get("approx_kl", 0) > 0.2:
+    if means.get("approx_kl", 0) > 0.2 and hasattr(args, "clip_coef"):  # V-trace has no clip range
         page.warn(f"approx_kl {means['approx_kl']:.2g}: the policy leaves the old one in one update; lower the rate")
 
 
