@@ -12,7 +12,7 @@ EXTRAS = {f"{script.name}.py": [] for script in TEXTS} | dict.fromkeys(ENVPOOL, 
     "ppo_atari.py": ["atari"], "ppo_atari_lstm.py": ["atari"], "ppo_continuous_action.py": ["mujoco"],
     "ppo_procgen.py": ["procgen"], "ppo_multidiscrete.py": ["microrts"], "ppo_multidiscrete_mask.py": ["microrts"],
     "ppo_selfplay.py": ["selfplay"], "enjoy.py": ["atari", "mujoco", "video"],
-    "export.py": ["atari", "mujoco", "export"],
+    "check.py": ["atari", "mujoco", "video"], "export.py": ["atari", "mujoco", "export"],
 }  # fmt: skip
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT, OPTIONAL = PYPROJECT["project"], PYPROJECT["project"]["optional-dependencies"]

@@ -1,0 +1,1226 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = [
+#   "filelock>=3.20", "gymnasium[mujoco]>=1.4", "numpy>=2.0", "tensorboard>=2.20", "torch>=2.13,<2.16", "tqdm>=4.67",
+#   "tyro>=1.0",
+#   "ale-py>=0.12", "opencv-python-headless>=4.11", "moviepy>=2.2", "pygame-ce>=2.5",
+# ]
+# ///
+"""Checks an edited script and an environment before a long run, and prints what it found.
+
+    python check.py my_ppo.py --env-id walk:Walk-v0        (--help lists every option)
+
+It takes random steps in an environment that the script makes. Then the script itself trains for two updates in a
+temporary folder, and resumes from a checkpoint, while check.py looks at what its functions get and return. Options of
+the script may follow. The exit status is 0 without errors, 1 with errors, and 2 where nothing could be checked.
+"""
+
+import ast
+import collections
+import contextlib
+import copy
+import dataclasses
+import functools
+import inspect
+import io
+import math
+import multiprocessing
+import random
+import re
+import shutil
+import signal
+import sys
+import sysconfig
+import tempfile
+import time
+import traceback
+import typing
+import warnings
+from pathlib import Path
+from unittest import mock
+
+import cloudpickle
+import gymnasium as gym
+import numpy as np
+import torch
+import tyro
+from gymnasium.utils.env_checker import check_env
+from gymnasium.wrappers.utils import RunningMeanStd
+
+from enjoy import import_script
+
+RANDOM_STEPS = 1000
+REPEATED_STEPS = 100  # a second environment with the same seed must repeat so many of them
+LARGE = 50  # observations beyond it slow learning down
+# Of log probabilities. Dropout of 0.1 changes those of a new agent by up to 0.0085, as its last layer is small.
+ROUNDING = 1e-4
+ROUNDING_LOW_PRECISION = 0.02  # with --tf32 or --bf16
+
+
+@dataclasses.dataclass(frozen=True)
+class Args:
+    script: tyro.conf.Positional[Path]  # the script to check
+    learn: bool = False  # also train on five small environments whose answers are known
+
+
+# The page, and places in the user's code.
+
+
+class Page:
+    """Prints what the checks find, and counts it."""
+
+    def __init__(self):
+        self.counts = collections.Counter()
+        self.name = ""
+        self.first_error = ""  # the name of the section that has it
+        self.failures = set()  # the descriptions of exceptions
+        self.start_time = time.monotonic()
+
+    def section(self, name, details=""):
+        self.name = name
+        print(f"{name}{details}", flush=True)
+
+    def add(self, kind, text):
+        self.counts[kind] += 1
+        if kind == "ERROR" and not self.first_error:
+            self.first_error = self.name
+        print(f"  {kind:<6} {text}", flush=True)
+
+    ok = functools.partialmethod(add, "ok")
+    note = functools.partialmethod(add, "note")
+    warn = functools.partialmethod(add, "warn")
+    error = functools.partialmethod(add, "ERROR")
+    skip = functools.partialmethod(add, "skip")
+
+    @contextlib.contextmanager
+    def check(self, name):
+        """Turns an exception in a check into an error on the page, so that the next check goes on."""
+        try:
+            yield
+        except (Exception, SystemExit) as error:
+            self.failure(name, error)
+
+    def failure(self, name, error):
+        """Adds an exception; of one that comes again, where it did."""
+        text = describe(error)
+        if text in self.failures:
+            self.skip(f"{name}: the same {type(error).__name__}")
+        else:
+            self.failures.add(text)
+            self.error(f"{name}: {text}")
+
+    def summary(self):
+        texts = []
+        for kind, word in (("ERROR", "error"), ("warn", "warning"), ("note", "note")):
+            plural = "" if self.counts[kind] == 1 else "s"
+            texts.append(f"{self.counts[kind]} {word}{plural}")
+        text = f"{', '.join(texts)} in {time.monotonic() - self.start_time:.0f} s"
+        return f"{text}; fix the {self.first_error} first" if self.first_error else text
+
+
+@functools.cache
+def is_users(file):
+    """Whether a source file is the user's: neither Python's, nor a library's, nor one of this program."""
+    if file.startswith("<"):
+        return False
+    path = Path(file).resolve()
+    program = Path(__file__).resolve().parent
+    libraries = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")}
+    if path in (program / "check.py", program / "enjoy.py", program / "saved.py"):
+        return False
+    return not any(library in path.parents for library in libraries)
+
+
+def place_of(thing):
+    """Where a class or a function of the user begins, such as " (walk.py:88)"; "" if it is not the user's."""
+    try:
+        file = inspect.getsourcefile(thing)
+        _, line = inspect.getsourcelines(thing)
+    except (OSError, TypeError):  # it has no source in Python
+        return ""
+    return f" ({Path(file).name}:{line})" if is_users(file) else ""
+
+
+def describe(error):
+    """An exception as one line, with the last line of the user's code in its traceback."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_users(frame.filename)]
+    text = " ".join(str(error).split()).removeprefix("error: ")
+    if not text and frames:
+        text = frames[-1].line
+    if not isinstance(error, SystemExit):
+        text = f"{type(error).__name__}: {text}"
+    if len(text) > 300:
+        text = f"{text[:300]}..."
+    return f"{text} ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else text
+
+
+class Source:
+    """The text of the script, in which names are looked up: each method returns a place, or "" if there is none."""
+
+    def __init__(self, path):
+        self.file_name = path.name
+        self.nodes = list(ast.walk(ast.parse(path.read_text())))
+
+    def first(self, matches):
+        lines = [node.lineno for node in self.nodes if matches(node)]
+        return f" ({self.file_name}:{min(lines)})" if lines else ""
+
+    def option(self, name):
+        """Where Args has an option."""
+        return self.first(lambda node: isinstance(node, ast.AnnAssign) and getattr(node.target, "id", "") == name)
+
+    def attribute(self, name):
+        """Where the agent gets what has a name such as trunk.0.weight."""
+        name, _, _ = name.partition(".")
+        is_stored = lambda node: isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)  # noqa: E731
+        return self.first(lambda node: is_stored(node) and node.attr == name)
+
+    def call(self, name):
+        """Where nn.NAME() or NAME() is called."""
+        is_name = lambda node: name in (getattr(node, "attr", ""), getattr(node, "id", ""))  # noqa: E731
+        return self.first(lambda node: isinstance(node, ast.Call) and is_name(node.func))
+
+    def create_run(self):
+        """The name of what makes the run: the argument of main() in the last lines, or Run."""
+        calls = [node for node in self.nodes if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "main"]
+        return next((node.args[0].id for node in calls if node.args), "Run")
+
+    def names(self):
+        """All attributes and strings in the text."""
+        attributes = {node.attr for node in self.nodes if isinstance(node, ast.Attribute)}
+        return attributes | {node.value for node in self.nodes if isinstance(node, ast.Constant)}
+
+
+@contextlib.contextmanager
+def quiet():
+    """Hides what the script and the environment print and warn of."""
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+
+
+# The environment.
+
+
+def replaced(args, **changes):
+    """The options with changes, of those that the script has."""
+    return dataclasses.replace(args, **{name: value for name, value in changes.items() if hasattr(args, name)})
+
+
+def layers(env):
+    """An environment, or a vector of them, from the outermost wrapper to what is in all of them."""
+    yield env
+    while isinstance(env, gym.Wrapper | gym.vector.VectorWrapper):
+        env = env.env
+        yield env
+
+
+def leaves(space, obs=None, name="observation"):
+    """The parts of a Dict or Tuple, or the space itself: a name, the space and its part of an observation for each."""
+    if isinstance(space, gym.spaces.Dict | gym.spaces.Tuple):
+        parts = space.items() if isinstance(space, gym.spaces.Dict) else enumerate(space)
+        for key, part in parts:
+            yield from leaves(part, None if obs is None else obs[key], f"{name}[{key!r}]")
+    else:
+        yield name, space, obs
+
+
+def check_spaces(script, space, page):
+    """Finds parts of an observation that do not belong in a vector: images, and what has no fixed size."""
+    axes = 3 if hasattr(script, "Seats") else 2  # of an image; the first is that of the two players
+    for name, part, _ in leaves(space):
+        try:
+            is_flat = part.is_np_flattenable
+        except NotImplementedError:  # a space of the user's own
+            is_flat = False
+        if not is_flat:
+            page.error(f"{name} is of the space {part}, which has no fixed size: a wrapper must encode or drop it")
+        elif isinstance(part, gym.spaces.Box) and len(part.shape) >= axes and (part.high == 255).any():
+            page.warn(f"{name} is an image {list(part.shape)}, which the script makes a part of a vector")
+
+
+def misfit(space, obs):
+    """How an observation does not fit its space, in words; "" if it does."""
+    for name, part, value in leaves(space, obs):
+        if isinstance(part, gym.spaces.Box):
+            text = misfit_of_array(part, np.asarray(value))
+        else:
+            text = "" if part.contains(value) else f"is {value!r}, which is not in {part}"
+        if text:
+            return f"{name} {text}"
+    return ""
+
+
+def misfit_of_array(space, array):
+    """The same for a Box, without the observation's name."""
+    if array.shape != space.shape:
+        return f"has the shape {list(array.shape)}, and its space {list(space.shape)}"
+    if array.dtype.kind not in "biuf":
+        return f"has the type {array.dtype}, and its space {space.dtype}"
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        return f"has a value that is {array[~np.isfinite(array)][0]}"
+    if array.dtype.kind == "f" and space.dtype.kind != "f" and (array % 1 != 0).any():
+        return f"has fractions, and its space of the type {space.dtype} has none"
+    rounding = 1e-5 * (1 + np.abs(array))
+    for outside, bound, word in (
+        (array > space.high + rounding, space.high, "ends"),
+        (array < space.low - rounding, space.low, "begins"),
+    ):
+        if outside.any():
+            index = tuple(np.argwhere(outside)[0].tolist())
+            where = " ".join(map(str, index))
+            return f"{where} is {array[index]:.6g}, and its space {word} at {bound[index]:.6g}"
+    return ""
+
+
+class Innermost:
+    """Looks at what the innermost environment gets and returns, before the wrappers change it."""
+
+    def __init__(self, env):
+        self.env = env.unwrapped
+        self.space = self.env.observation_space
+        self.step = self.env.step
+        self.reset = self.env.reset
+        self.env.step = self.watched_step
+        self.env.reset = self.watched_reset
+        self.steps = 0
+        self.rewards = []
+        self.problems = {}  # {kind: text}, the first of each kind
+        self.changes_actions = False
+
+    def find(self, kind, text):
+        self.problems.setdefault(kind, text + place_of(type(self.env).step))
+
+    def look_at_observation(self, obs):
+        text = misfit(self.space, obs)
+        if text:
+            self.find("observation", f"{text}, at step {self.steps}; correct the space or the value")
+
+    def look_at_reward(self, reward):
+        number = np.asarray(reward)
+        if number.size != 1 or number.dtype.kind not in "biuf":
+            self.find("reward", f"reward {reward!r} at step {self.steps} is not one number")
+        elif not np.isfinite(number).all():
+            self.find("reward", f"reward at step {self.steps} is {number.item()}")
+        else:
+            self.rewards.append(float(number.item()))
+
+    def watched_reset(self, **options):
+        obs, info = self.reset(**options)
+        self.look_at_observation(obs)
+        return obs, info
+
+    def watched_step(self, action):
+        action_before = copy.deepcopy(action)
+        obs, reward, terminated, truncated, info = self.step(action)
+        self.steps += 1
+        self.changes_actions |= not np.array_equal(action, action_before)
+        self.look_at_observation(obs)
+        self.look_at_reward(reward)
+        return obs, reward, terminated, truncated, info
+
+
+class RandomSteps:
+    """What an environment, with all wrappers of the script, does in random steps."""
+
+    def __init__(self, env, seed):
+        self.env = env
+        self.seed = seed
+        self.observations = []
+        self.rewards = []
+        self.lengths = []  # of the episodes that ended
+        self.cut = 0  # the number of these that a time limit ended
+        self.logged = 0  # the number of these whose return is in the info
+        self.problem = ""
+
+    def take(self, count):
+        env = self.env
+        env.action_space.seed(self.seed)
+        obs, info = env.reset(seed=self.seed)
+        length = 0
+        for step in range(count):
+            self.observations.append(copy.deepcopy(obs))
+            next_obs, reward, terminated, truncated, info = env.step(sample_action(env.action_space, info))
+            self.rewards.append(float(reward))
+            length += 1
+            if not are_equal(obs, self.observations[-1]):
+                self.problem = self.problem or f"observation {step} is changed in place by the next step: return a copy"
+            self.problem = self.problem or misfit(env.observation_space, next_obs)
+            obs = next_obs
+            if terminated or truncated:
+                self.lengths.append(length)
+                self.cut += int(truncated and not terminated)
+                self.logged += int("episode" in info)
+                length = 0
+                obs, info = env.reset()
+
+
+def sample_action(space, info):
+    """A random action, of those that a mask in the info allows."""
+    if "action_mask" in info and isinstance(space, gym.spaces.MultiDiscrete):
+        mask = np.asarray(info["action_mask"], dtype=np.int8)
+        return space.sample(mask=tuple(np.split(mask, np.cumsum(space.nvec)[:-1])))
+    return space.sample()
+
+
+def are_equal(one, other):
+    """Whether two observations are equal."""
+    if isinstance(one, np.ndarray):
+        return np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
+    return repr(one) == repr(other)
+
+
+def global_generators():
+    """The states of the random generators that a whole process shares, {name: state}."""
+    _, keys, position, *_ = np.random.get_state()
+    torch_state = torch.get_rng_state().numpy().tobytes()
+    return {"np.random": (keys.tobytes(), position), "random": random.getstate(), "torch": torch_state}
+
+
+def torch_settings():
+    """The settings of torch that a whole process shares, {name: value}."""
+    return {"default dtype": torch.get_default_dtype(), "gradient mode": torch.is_grad_enabled()}
+
+
+def restore_torch_settings(settings):
+    torch.set_default_dtype(settings["default dtype"])
+    torch.set_grad_enabled(settings["gradient mode"])
+
+
+def check_environment(script, args, page):
+    """Takes random steps in an environment as the script makes it; returns whether there is one."""
+    page.section("environment", f", {RANDOM_STEPS} random steps")
+    if not hasattr(script, "make_env"):
+        page.skip("random steps: the script has no make_env(), only a whole vector of environments")
+        return True
+    settings = torch_settings()
+    try:
+        with quiet():
+            env = script.make_env(args, 0, None)
+    except (Exception, SystemExit) as error:
+        page.failure("it cannot be made", error)
+        if not isinstance(error, SystemExit):  # a script's own message says why
+            with contextlib.suppress(Exception):
+                with quiet():
+                    space = gym.make(args.env_id).observation_space
+                check_spaces(script, space, page)
+        return False
+    place = place_of(type(env.unwrapped))
+    innermost = Innermost(env)
+    steps = RandomSteps(env, args.seed)
+    generators = global_generators()
+    start_time = time.monotonic()
+    failure = None
+    try:
+        with quiet():
+            steps.take(RANDOM_STEPS)
+    except (Exception, SystemExit) as error:
+        failure = error
+    speed = innermost.steps / (time.monotonic() - start_time)
+    drawn = [name for name, state in global_generators().items() if state != generators[name]]
+
+    for text in innermost.problems.values():
+        page.error(text)
+    if not innermost.problems:  # else it may be their effect
+        if failure is not None:
+            page.failure(f"step {innermost.steps}", failure)
+        if steps.problem:
+            page.error(f"with the script's wrappers, {steps.problem}{place_of(type(env))}")
+    for name, value in torch_settings().items():
+        if value != settings[name]:
+            page.error(f"the environment sets torch's {name} to {value}, for the agent as well{place}")
+    restore_torch_settings(settings)
+    if innermost.changes_actions:
+        page.note(f"step() changes the action that it gets in place{place_of(type(env.unwrapped).step)}")
+    if drawn:
+        hint = "use self.np_random, which reset(seed) seeds"
+        page.warn(f"it uses random generators of the whole process: {', '.join(drawn)}{place}; {hint}")
+    with page.check("wrappers"):
+        check_wrappers(script, env, page)
+    if innermost.rewards and failure is None:
+        with page.check("observations, rewards and episodes"):
+            check_observations(script, steps, innermost.problems, page)
+            check_rewards(env, innermost.rewards, page)
+            check_episodes(steps, page)
+        with page.check("reset"):
+            check_repetition(script, args, steps, speed, page)
+    with page.check("close"), quiet():
+        env.close()
+    with page.check("gymnasium's check_env"):
+        run_check_env(script, args, page)
+    restore_torch_settings(settings)
+    return True
+
+
+def check_wrappers(script, env, page):
+    """Looks for statistics that no checkpoint holds, and for observations that do not belong in a vector."""
+    for layer in layers(env):
+        for name, value in vars(layer).items():
+            if isinstance(value, RunningMeanStd):
+                hint = "no checkpoint holds them, so a resume and enjoy.py start them anew"
+                page.error(f"{type(layer).__name__} keeps running statistics, {name}{place_of(type(layer))}: {hint}")
+    is_vector = env.observation_space.shape is not None and len(env.observation_space.shape) == 1
+    if is_vector and isinstance(env, gym.Wrapper):
+        check_spaces(script, env.env.observation_space, page)
+
+
+def check_observations(script, steps, problems, page):
+    space = steps.env.observation_space
+    text = f"observations {space.__class__.__name__}{space.shape} {space.dtype}"
+    obs = np.array(steps.observations)
+    if obs.ndim == 2:
+        deviations = obs.std(axis=0)
+        text += f", std {deviations.min():.2g} to {deviations.max():.2g}"
+    if not problems and not steps.problem:
+        page.ok(f"{text}; finite and in their space")
+    if obs.ndim == 2 and np.abs(obs).max() > LARGE and not hasattr(script, "Normalize"):
+        page.warn(f"observations of up to {np.abs(obs).max():.4g}: scale them to about [-1, 1]")
+
+
+def check_rewards(env, rewards, page):
+    actions = env.action_space
+    if isinstance(actions, gym.spaces.Box):
+        finite = np.concatenate([bound[np.isfinite(bound)] for bound in (actions.low, actions.high)])
+        if len(finite) and (np.abs(finite).max() > 10 or (actions.high - actions.low).min() < 0.1):
+            hint = "the first policy draws from a normal distribution about 0: scale them to [-1, 1]"
+            page.warn(f"actions from {finite.min():.4g} to {finite.max():.4g}; {hint}")
+    share = 100 * np.mean(np.array(rewards) != 0)
+    page.ok(f"actions {actions}; rewards {min(rewards):.4g} to {max(rewards):.4g}, {share:.3g} % not 0")
+    if share == 0:
+        page.warn("all rewards are 0: random actions find none, so that nothing can be learned from them")
+
+
+def check_episodes(steps, page):
+    lengths = steps.lengths
+    limits = [layer._max_episode_steps for layer in layers(steps.env) if isinstance(layer, gym.wrappers.TimeLimit)]
+    if lengths:
+        shortest = f"{min(lengths)} to " if min(lengths) < max(lengths) else ""
+        text = f"{len(lengths)} episodes of {shortest}{max(lengths)} steps"
+        if steps.cut:
+            page.note(f"{text}; {steps.cut} cut by a time limit: see --bootstrap-truncated")
+        else:
+            page.ok(text)
+    elif limits:
+        page.note(f"no episode ended; the time limit is {limits[0]} steps")
+    else:
+        page.warn("no episode ended: no return would be logged; register it with max_episode_steps")
+    if len(lengths) >= 10 and steps.logged == 0:
+        page.warn('no info of an episode\'s last step has the key "episode": no return would be logged')
+
+
+def check_repetition(script, args, steps, speed, page):
+    """Makes the environment a second time, and takes the same steps."""
+    with quiet():
+        second = RandomSteps(script.make_env(args, 0, None), steps.seed)
+        second.take(REPEATED_STEPS)
+        second.env.close()
+    pairs = zip(second.observations, steps.observations, strict=False)
+    if all(are_equal(*pair) for pair in pairs) and second.rewards == steps.rewards[:REPEATED_STEPS]:
+        page.ok(f"reset(seed={steps.seed}) repeats; {speed:,.0f} steps/s")
+    else:
+        place = place_of(type(steps.env.unwrapped))
+        page.warn(f"reset(seed={steps.seed}) and the same actions do not repeat{place}: use self.np_random")
+
+
+def run_check_env(script, args, page):
+    """Runs gymnasium's own check. Its warnings of bounds are left out, as these scripts take any."""
+    with quiet():
+        env = script.make_env(args, 0, None).unwrapped
+    failure = None
+    with quiet(), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            check_env(env, skip_render_check=True, skip_close_check=True)
+        except Exception as error:
+            failure = error
+        env.close()
+    if failure is not None:
+        page.warn(f"gymnasium's check_env: {describe(failure)}{place_of(type(env))}")
+    texts = [" ".join(re.sub(r"\033\[\d+m|WARN: ", "", str(warning.message)).split()) for warning in caught]
+    for text in dict.fromkeys(texts):
+        if "A Box observation space" not in text and "For Box action spaces" not in text:
+            page.note(f"gymnasium's check_env: {text[:200]}")
+
+
+def check_vector(script, args, page):
+    """Takes a few steps with make_envs(), and returns its observations [B, ...]."""
+    place = place_of(script.make_envs)
+    seen = []
+    with quiet():
+        envs = script.make_envs(args)
+        obs, _ = envs.reset(seed=args.seed)
+        envs.single_action_space.seed(args.seed)
+        for _ in range(8):
+            seen.append(obs.copy())
+            actions = np.array([envs.single_action_space.sample() for _ in obs])
+            next_obs, rewards, *_ = envs.step(actions)
+            is_changed = not are_equal(obs, seen[-1])
+            obs = next_obs
+        envs.close()
+    if is_changed:
+        page.error(f"step() of make_envs() changes in place what it has returned before: return a copy{place}")
+    mode = envs.metadata.get("autoreset_mode")
+    if mode not in (None, gym.vector.AutoresetMode.SAME_STEP):
+        page.error(f"make_envs() returns {mode}, and the rollout needs AutoresetMode.SAME_STEP{place}")
+    if obs.shape[1:] != envs.single_observation_space.shape:
+        spaces = list(envs.single_observation_space.shape)
+        page.error(f"observations of make_envs() are {list(obs.shape)}, and their space is {spaces}{place}")
+    if not (np.isfinite(obs).all() and np.isfinite(rewards).all()):
+        page.error(f"make_envs() returns observations or rewards that are not finite{place}")
+    return np.concatenate(seen)
+
+
+# A run of the script.
+
+
+class FirstStep(typing.NamedTuple):
+    """The first gradient step of an update."""
+
+    minibatch: dict
+    options: dict
+    optimizer: typing.Any
+    before: dict  # the agent's parameters, {name: tensor}
+    after: dict
+
+
+class Watched:
+    """A run of the script, and what its functions got and returned.
+
+    The functions are wrapped while the script trains, and do what they always do. `minibatch`, if it is given, takes
+    the place of the first one."""
+
+    def __init__(self, script, args, words=(), minibatch=None):
+        self.script = script
+        self.minibatch = minibatch
+        self.error = None  # the exception that ended the run
+        self.result = None  # what train() returned
+        self.runs = []  # the Run, or those of several agents
+        self.agents = []
+        self.first_agent = None  # a copy of the first, from before the first update
+        self.parts = {}
+        self.unsavable = {}  # {part: why}
+        self.states = {}  # of the parts after run.start()
+        self.options_read = set()
+        self.update_times = []  # seconds
+        self.stats = []  # the scalars of each gradient step, in a list for each update
+        self.first_steps = []  # of each update
+        self.gradients = {}  # {parameter: its gradient in the first step, or None if the loss does not use it}
+        self.log_probs = None  # in the first gradient step
+        self.values = None
+        self.train(args, words)
+
+    def train(self, args, words):
+        script = self.script
+        watched = {
+            (script.Agent, "__init__"): self.make_agent,
+            (script.Agent, "forward"): self.forward,
+            (script.Run, "start"): self.start,
+            (script.Run, "save"): self.save,
+            (script.Run, "log_update"): self.log_update,
+            (script, "gradient_step"): self.gradient_step,
+        }
+        for name, value in vars(script).items():
+            if name.endswith("_loss") and inspect.isfunction(value):
+                watched[script, name] = self.loss
+            if inspect.isclass(value) and "log_prob" in vars(value):
+                watched[value, "log_prob"] = self.log_prob
+        handlers = {number: signal.getsignal(number) for number in script_signals()}
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(quiet())
+            stack.enter_context(mock.patch.object(sys, "argv", [script.__file__, *words]))
+            stack.enter_context(mock.patch.object(script.Args, "__getattribute__", reader(self.options_read)))
+            for (owner, name), look in watched.items():
+                if hasattr(owner, name):
+                    stack.enter_context(mock.patch.object(owner, name, wrap(getattr(owner, name), look)))
+            try:
+                run = getattr(script, Source(Path(script.__file__)).create_run())(args)
+                run.updates = functools.partial(self.updates, run.updates)
+                self.result = script.train(run.args, run)
+            except (Exception, SystemExit) as error:
+                self.error = error
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for run in self.runs:
+            if hasattr(run, "writer"):
+                run.writer.close()
+        for process in multiprocessing.active_children():
+            process.kill()
+
+    def is_in_first_step(self):
+        """Whether the loss of the first gradient step is computed; actors in other threads have no gradients."""
+        return len(self.stats) == 1 and not self.stats[0] and torch.is_grad_enabled()
+
+    def make_agent(self, function, agent, *args, **kwargs):
+        function(agent, *args, **kwargs)
+        self.agents.append(agent)
+
+    def forward(self, function, agent, *inputs, **kwargs):
+        outputs = function(agent, *inputs, **kwargs)
+        if self.is_in_first_step() and self.values is None:
+            self.values = outputs[1].detach()
+        return outputs
+
+    def log_prob(self, function, policy, actions):
+        log_probs = function(policy, actions)
+        if self.is_in_first_step() and self.log_probs is None:
+            self.log_probs = log_probs.detach()
+        return log_probs
+
+    def start(self, function, run, device, **parts):
+        self.runs.append(run)
+        self.parts = parts
+        if self.agents:
+            self.first_agent = copy.deepcopy(self.agents[0])
+        self.find_unsavable()
+        function(run, device, **parts)
+        self.states = copy.deepcopy({name: part.state_dict() for name, part in parts.items()})
+
+    def save(self, function, run):
+        self.find_unsavable()
+        return function(run)
+
+    def find_unsavable(self):
+        for name, part in self.parts.items():
+            problem = why_unsavable(part)
+            if problem:
+                self.unsavable.setdefault(name, problem)
+
+    def updates(self, function):
+        for update in function():
+            self.stats.append([])
+            self.update_start = time.monotonic()
+            yield update
+
+    def log_update(self, function, run, scalars):
+        self.update_times.append(time.monotonic() - self.update_start)
+        return function(run, scalars)
+
+    def loss(self, function, agent, *args, **kwargs):
+        outputs = function(agent, *args, **kwargs)
+        if self.is_in_first_step() and isinstance(agent, torch.nn.Module):
+            self.find_gradients(agent, outputs[0])
+        return outputs
+
+    def find_gradients(self, agent, loss):
+        named = {name: parameter for name, parameter in agent.named_parameters() if parameter.requires_grad}
+        gradients = torch.autograd.grad(loss, named.values(), retain_graph=True, allow_unused=True)
+        self.gradients = dict(zip(named, gradients, strict=True))
+
+    def gradient_step(self, function, agent, optimizer, minibatch, args):
+        is_first_of_update = not self.stats[-1]
+        if not is_first_of_update:
+            stats = function(agent, optimizer, minibatch, args)
+        else:
+            if not self.first_steps and self.minibatch is not None:
+                minibatch = self.minibatch
+            kept = copy.deepcopy(minibatch)
+            before = copy_parameters(agent)
+            stats = function(agent, optimizer, minibatch, args)
+            self.first_steps.append(FirstStep(kept, dict(vars(args)), optimizer, before, copy_parameters(agent)))
+        self.stats[-1].append({name: float(scalar.mean()) for name, scalar in stats.items()})
+        return stats
+
+
+def script_signals():
+    """The signals that a script may handle."""
+    names = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
+    return [getattr(signal, name) for name in names if hasattr(signal, name)]
+
+
+def wrap(function, look):
+    """In place of a function: calls look(function, ...) with its arguments."""
+
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        return look(function, *args, **kwargs)
+
+    return call
+
+
+def reader(names):
+    """In place of Args.__getattribute__: adds the names of the options that the user's code reads."""
+
+    def read(options, name):
+        if is_users(sys._getframe(1).f_code.co_filename):
+            names.add(name)
+        return object.__getattribute__(options, name)
+
+    return read
+
+
+def copy_parameters(agent):
+    return {name: parameter.detach().clone() for name, parameter in agent.named_parameters()}
+
+
+def why_unsavable(part):
+    """Why a checkpoint cannot hold the state of a part, in words; "" if it can."""
+    try:
+        state = part.state_dict()
+        path = path_of_numpy(state, "state_dict()")
+        if path:
+            return f"{path}, of numpy: .item() or .tolist() makes it Python's{place_of(type(part).state_dict)}"
+        file = io.BytesIO()
+        torch.save(state, file)
+        file.seek(0)
+        torch.load(file, weights_only=True)
+    except Exception as error:
+        return describe(error)
+    return ""
+
+
+def items_of(value):
+    """The items of a dict, list or tuple, [(key, item), ...]; none of anything else."""
+    if isinstance(value, dict):
+        return list(value.items())
+    return list(enumerate(value)) if isinstance(value, list | tuple) else []
+
+
+def path_of_numpy(value, path):
+    """Where a state has a number or array of numpy; "" if it has none."""
+    if isinstance(value, np.generic | np.ndarray):
+        return f"{path} is a {type(value).__name__}"
+    texts = (path_of_numpy(item, f"{path}[{key!r}]") for key, item in items_of(value))
+    return next(filter(None, texts), "")
+
+
+def difference(saved, loaded, path):
+    """Where a loaded state differs from the saved one; "" if it does not."""
+    if isinstance(saved, torch.Tensor) and isinstance(loaded, torch.Tensor) and saved.shape == loaded.shape:
+        if torch.equal(saved.cpu().nan_to_num(), loaded.cpu().nan_to_num()):
+            return ""
+        return f"{path} is {saved.double().mean():.4g} before, {loaded.double().mean():.4g} after save and load"
+    items = items_of(saved)
+    if items and [key for key, _ in items] == [key for key, _ in items_of(loaded)]:
+        texts = (difference(item, loaded[key], f"{path}[{key!r}]") for key, item in items)
+        return next(filter(None, texts), "")
+    if isinstance(saved, torch.Tensor) or isinstance(loaded, torch.Tensor) or items:
+        return f"{path} has another type, shape or keys after save and load"
+    return "" if saved == loaded or saved != saved else f"{path} is {saved} before, {loaded} after save and load"
+
+
+# What the run shows.
+
+
+def tolerance_of(args):
+    is_low = getattr(args, "tf32", False) or getattr(args, "bf16", False)
+    return ROUNDING_LOW_PRECISION if is_low else ROUNDING
+
+
+def random_layers(agent, source):
+    """Names the agent's layers that depend on more than an observation."""
+    for name, module in agent.named_modules():
+        kind = type(module).__name__
+        if kind.startswith(("Dropout", "AlphaDropout", "FeatureAlphaDropout", "BatchNorm", "SyncBatchNorm")):
+            return f": {kind} {name}{source.call(kind) or source.attribute(name)}"
+    return ""
+
+
+def check_agent(run, obs, args, source, page):
+    """Looks at an agent before its first update. obs: observations [B, ...], or None."""
+    agent = run.first_agent
+    tensors = list(agent.parameters())
+    page.section("agent", f", {sum(map(torch.numel, tensors)):,} parameters in {len(tensors)} tensors")
+    if obs is None:
+        page.skip("policy and values: make_envs() gives no observations")
+    else:
+        with page.check("policy and values"), torch.no_grad():
+            check_outputs(agent, torch.from_numpy(obs[:64]).to(tensors[0].device), args, source, page)
+    with page.check("first minibatch"):
+        check_first_minibatch(run, args, source, page)
+
+
+def check_outputs(agent, obs, args, source, page):
+    """Compares forward() with get_policy(), and looks at the shapes of what they return."""
+    size = len(obs)
+    place = place_of(type(agent).forward)
+    if hasattr(agent, "initial_state"):
+        dones = torch.zeros(size, dtype=torch.bool, device=obs.device)
+        policy, values, *_ = agent(obs, agent.initial_state(size), dones)
+    else:
+        policy, values, *_ = agent(obs)
+    actions = policy.sample()
+    log_probs = policy.log_prob(actions)
+    for name, tensor in (("values", values), ("log probabilities", log_probs)):
+        if tensor.shape != (size,):
+            page.error(f"{name} have the shape {list(tensor.shape)}, and must have [{size}] for {size} rows{place}")
+    if not hasattr(agent, "get_policy"):
+        page.skip("get_policy() = forward(): forward() alone has the policy")
+    else:
+        # as many observations at a time as in the rollout, which batch normalization tells apart
+        pairs = zip(obs.split(args.num_envs), actions.split(args.num_envs), strict=True)
+        log_probs_of_rollout = torch.cat([agent.get_policy(rows).log_prob(taken) for rows, taken in pairs])
+        gap = (log_probs_of_rollout - log_probs).abs().max().item()
+        if gap > tolerance_of(args):
+            why = random_layers(agent, source) or place
+            page.error(f"get_policy() and forward() differ by {gap:.2g} in log_prob{why}")
+        else:
+            page.ok("get_policy() = forward()")
+    entropy = policy.entropy().mean().item()
+    most = sum(math.log(logits.shape[-1]) for logits in logits_of(policy))
+    if most > 0 and entropy < most / 2:
+        page.warn(f"entropy {entropy:.3g} of at most {most:.3g} before training: give the last layer std=0.01")
+    else:
+        page.ok(f"entropy {entropy:.4g}" + (f" of at most {most:.4g}" if most > 0 else ""))
+
+
+def logits_of(policy):
+    """The logits of a policy's components, [[B, A], ...]; none if its actions are not discrete."""
+    logits = getattr(policy, "logits", [])
+    return logits if isinstance(logits, list) else [logits]
+
+
+def check_first_minibatch(run, args, source, page):
+    """Before the first gradient step, the agent must compute what the rollout has stored."""
+    if not run.first_steps:
+        page.skip("first minibatch: there was no gradient step")
+        return
+    minibatch = run.first_steps[0].minibatch
+    texts = []
+    failed = False
+    for name, computed in (("logprobs", run.log_probs), ("values", run.values)):
+        if name not in minibatch or computed is None or computed.numel() != minibatch[name].numel():
+            continue
+        stored = minibatch[name].flatten()
+        gap = ((computed.flatten() - stored).abs() / stored.abs().clamp(min=1)).max().item()
+        words = f"ratio 1 ± {gap:.0e}" if name == "logprobs" else "values as in the rollout"
+        texts.append(words)
+        if not gap <= tolerance_of(args):
+            failed = True
+            why = random_layers(run.first_agent, source)
+            page.error(f"in the first minibatch, {name} differ from those of the rollout by {gap:.2g}{why}")
+    if not texts:
+        page.skip("first minibatch: the loss computes no log probabilities or values that could be compared")
+    elif not failed:
+        page.ok(f"first minibatch: {', '.join(texts)}")
+
+
+def check_update(run, args, source, page):
+    """Looks at the gradient steps of the first update."""
+    stats = run.stats[0] if run.stats else []
+    page.section("update 1", f", {len(stats)} gradient steps")
+    if stats:
+        with page.check("parameters"):
+            check_parameters(run, stats, args, source, page)
+        with page.check("losses"):
+            check_losses(stats, args, page)
+        with page.check("options"):
+            check_options_read(run, source, page)
+    if run.error is None:
+        return
+    name = f"the run ended after {len(run.update_times)} of 2 updates"
+    if page.counts["ERROR"] > 0:
+        page.skip(f"{name}, perhaps for an error above: {describe(run.error)}")
+    else:
+        page.failure(name, run.error)
+
+
+def check_parameters(run, stats, args, source, page):
+    first = run.first_steps[0]
+    after = run.first_steps[1].before if len(run.first_steps) > 1 else first.after
+    unmoved = [name for name, tensor in first.before.items() if torch.equal(tensor, after[name])]
+    gradients = run.gradients
+    unused = [name for name, gradient in gradients.items() if gradient is None]
+    outside = [name for name in unmoved if gradients.get(name) is not None and gradients[name].any()]
+    still = [name for name in unmoved if gradients.get(name) is not None and not gradients[name].any()]
+    frozen = [name for name in unmoved if gradients and name not in gradients]
+    if unused:
+        page.error(f"{', '.join(unused)} have no gradient: the loss does not use them{source.attribute(unused[0])}")
+    if outside:
+        hint = "the optimizer does not have them"
+        page.error(f"{', '.join(outside)} have gradients and did not move: {hint}{source.attribute(outside[0])}")
+    if still:
+        page.note(f"gradients of 0: {', '.join(still)}{source.attribute(still[0])}")
+    if frozen:
+        page.note(f"frozen: {', '.join(frozen)}{source.attribute(frozen[0])}")
+    norms = [each["grad_norm"] for each in stats if "grad_norm" in each]
+    clipped = sum(norm > args.max_grad_norm for norm in norms)
+    text = f"norm {np.mean(norms):.2g}, clipped in {clipped} of {len(norms)}" if norms else "no norm is logged"
+    if not unused and not outside:
+        which = f"{len(after) - len(unmoved)} tensors {'have gradients and ' if run.gradients else ''}moved"
+        page.ok(f"{which}; {text}")
+    if norms and min(norms) > 100 * args.max_grad_norm:
+        returns = first.minibatch.get("returns")
+        size = "" if returns is None else f": returns of up to {returns.abs().max():,.4g}"
+        page.warn(f"gradient {text}{size}; scale the rewards or the observations")
+
+
+def check_losses(stats, args, page):
+    means = {name: float(np.mean([each[name] for each in stats])) for name in stats[0]}
+    wrong = [f"{name} {mean}" for name, mean in means.items() if not math.isfinite(mean)]
+    if wrong:
+        page.error(f"not finite: {', '.join(wrong)}")
+    else:
+        shown = [f"{name} {means[name]:.2g}" for name in ("approx_kl", "clipfrac") if name in means]
+        page.ok(", ".join([*shown, "all losses finite"]))
+    if means.get("approx_kl", 0) > 0.2 and hasattr(args, "clip_coef"):  # V-trace has no clip range
+        page.warn(f"approx_kl {means['approx_kl']:.2g}: the policy leaves the old one in one update; lower the rate")
+
+
+def check_options_read(run, source, page):
+    """Finds options that neither the run nor any line of the script reads."""
+    names = [field.name for field in dataclasses.fields(run.script.Args)]
+    unread = [name for name in names if name not in run.options_read and name not in source.names()]
+    for name in unread:
+        page.error(f"option --{name.replace('_', '-')} is never read{source.option(name)}")
+    if not unread:
+        page.ok(f"all {len(names)} options are read")
+
+
+def check_checkpoint(script, args, run, page):
+    """Resumes from the checkpoint of update 1, and compares update 2 with that of the run that was not interrupted."""
+    page.section("checkpoint")
+    for name, problem in run.unsavable.items():
+        page.error(f"part {name}: {problem}")
+    if run.error is not None or not run.first_steps:
+        page.skip("resume: the run did not end")
+        return
+    [file, _] = sorted(run.runs[0].folder.glob("checkpoint_*.pt"))
+    folder = Path(args.runs_folder, "resumed")
+    shutil.copytree(run.runs[0].folder, folder, ignore=shutil.ignore_patterns("lock", "*.pt"))
+    shutil.copy(file, folder)
+    words = ["--env-id", args.env_id]
+    resumed = Watched(script, dataclasses.replace(args, resume=str(folder)), words, run.first_steps[1].minibatch)
+    errors = page.counts["ERROR"]
+    saved = torch.load(file, map_location="cpu", weights_only=True)["parts"]
+    for name, state in resumed.states.items():
+        text = difference(saved[name], state, "state_dict()")
+        if text:
+            page.error(f"part {name}: {text}{place_of(type(resumed.parts[name]).load_state_dict)}")
+    if resumed.error is not None:
+        page.error(f"the resume ended: {describe(resumed.error)}")
+    elif page.counts["ERROR"] > errors:
+        page.skip("update 2 after a resume: the part above")
+    else:
+        compare_first_steps(run.first_steps[1], resumed, page)
+
+
+def compare_first_steps(first, resumed, page):
+    """Compares the first gradient step of update 2, on the same minibatch, with that after a resume."""
+    second = resumed.first_steps[0]
+    not_resumed = {"resume", *getattr(resumed.script, "NOT_RESUMED", ())}
+    for name, value in first.options.items():
+        other = second.options.get(name)
+        if name not in not_resumed and not np.array_equal(value, other):
+            page.error(f"option {name} is {value} in update 2, and {other} after a resume: keep it in a part")
+            return
+    moved = max((first.after[name] - before).abs().max().item() for name, before in first.before.items())
+    gap = max((first.after[name] - after).abs().max().item() for name, after in second.after.items())
+    if gap <= 0.01 * moved:
+        page.ok(f"{', '.join(resumed.parts)} saved and loaded; update 2 begins with the same gradient step")
+    elif second.optimizer not in resumed.parts.values() and "optimizer" not in resumed.parts:
+        page.error("the optimizer is not a part: name it in run.start(), or a resume starts it anew")
+    else:
+        page.error(f"update 2 begins with another step after a resume, by {gap / moved:.0%}: a part is missing")
+
+
+def check_resume_option(script, args, options, source, page):
+    """With --resume: which options have another value in the checkpoint than the script's default, and so keep it."""
+    path = Path(args.resume)
+    page.section("resume", f" of {path}")
+    file = sorted(path.glob("checkpoint_*.pt"))[-1] if path.is_dir() else path
+    state = torch.load(file, map_location="cpu", weights_only=True)
+    named = {option.partition("=")[0].replace("--no-", "--") for option in options}
+    for field in dataclasses.fields(script.Args):
+        option = f"--{field.name.replace('_', '-')}"
+        value = state["args"].get(field.name, field.default)
+        if value != field.default and option not in named and field.name not in {"env_id", *script.NOT_RESUMED}:
+            place = source.option(field.name)
+            page.note(f"{option} is {field.default} in the script{place}, and the checkpoint's {value} holds")
+
+
+# Environments with known answers.
+
+
+class Probe(typing.NamedTuple):
+    """An environment of one or two steps; x is -1 or 1, at random, and `first` whether its first action was above 0."""
+
+    name: str
+    length: int
+    observe: typing.Callable  # (step, x) to the observation
+    pay: typing.Callable  # (x, first) to the reward of the last step
+    values: dict = {}  # the right values, {observation: value}; "gamma" is the option
+    actions: dict = {}  # the right actions, {observation: whether the action should be above 0}
+
+
+PROBES = [
+    Probe("constant value", 1, lambda step, x: 0, lambda x, first: 1, values={0: 1}),
+    Probe("value by observation", 1, lambda step, x: x, lambda x, first: x, values={-1: -1, 1: 1}),
+    Probe("discounting", 2, lambda step, x: step, lambda x, first: 1, values={0: "gamma", 1: 1}),
+    # The reward comes a step later, where the observation does not tell the action: it needs lambda.
+    Probe("one action", 2, lambda step, x: step, lambda x, first: first, actions={0: True}),
+    Probe(
+        "action by observation", 1, lambda step, x: x, lambda x, first: first == (x > 0), actions={-1: False, 1: True}
+    ),
+]
+
+
+class ProbeEnv(gym.Env):
+    """The environment of a Probe. Of any actions, the first component counts."""
+
+    observation_space = gym.spaces.Box(-1, 1, (1,), np.float32)
+
+    def __init__(self, probe, action_space):
+        self.probe = probe
+        self.action_space = action_space
+
+    def action_mask(self):
+        return np.ones(gym.spaces.flatdim(self.action_space))
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        self.x = int(self.np_random.choice([-1, 1]))
+        return self.observe(), {}
+
+    def observe(self):
+        return np.array([self.probe.observe(self.steps, self.x)], dtype=np.float32)
+
+    def step(self, action):
+        if self.steps == 0:
+            self.first = bool(np.ravel(action)[0] > 0)
+        self.steps += 1
+        is_over = self.steps == self.probe.length
+        reward = float(self.probe.pay(self.x, self.first)) if is_over else 0.0
+        self.steps = min(self.steps, 1)
+        return self.observe(), reward, is_over, False, {}
+
+
+def check_learning(script, args, folder, page):
+    """Trains on each Probe with the script's own train()."""
+    page.section("learn", f", {len(PROBES)} environments with known answers")
+    reason = ""
+    if not hasattr(script, "make_env"):
+        reason = "its environments are compiled games"
+    elif hasattr(script, "Seats"):
+        reason = "its environments have two players"
+    else:
+        with quiet():
+            env = script.make_env(args, 0, None)
+        if len(env.observation_space.shape) != 1:
+            reason = "its observations are images"
+    if reason:
+        page.skip(reason)
+        return
+    action_space = gym.spaces.Discrete(2)
+    if isinstance(env.action_space, gym.spaces.Box):
+        action_space = gym.spaces.Box(-1, 1, (1,), np.float32)
+    elif isinstance(env.action_space, gym.spaces.MultiDiscrete):
+        action_space = gym.spaces.MultiDiscrete([2])
+    for probe in PROBES:
+        with page.check(probe.name):
+            learn(probe, script, args, action_space, folder, page)
+
+
+def learn(probe, script, args, action_space, folder, page):
+    """Trains on a Probe, and compares what the agent has learned with the answer."""
+    env_id = f"{probe.name.replace(' ', '-')}-v0"
+    gym.register(env_id, ProbeEnv, kwargs={"probe": probe, "action_space": action_space})
+    gamma = 0.5  # another value would hardly show in the answer
+    changes = dict(num_envs=8, num_steps=16, num_minibatches=2, update_epochs=4, total_timesteps=128 * 60)
+    changes |= dict(learning_rate=2e-3, anneal_lr=False, gamma=gamma, save_every=0, async_envs=False, ent_coef=0.0)
+    with mock.patch.object(script, "make_envs", wrap(script.make_envs, freeze_statistics)):
+        run = Watched(script, replaced(args, env_id=env_id, runs_folder=str(folder), capture_video=False, **changes))
+    del gym.registry[env_id]
+    if run.error is not None:
+        raise run.error
+    agent = run.result[0] if isinstance(run.result, list) else run.result
+    device = next(agent.parameters()).device
+    texts = []
+    failed = False
+    for observation in [*probe.values, *probe.actions]:
+        obs = torch.full((1000, 1), float(observation), device=device)
+        with torch.no_grad():
+            policy, values, *_ = agent(obs)
+            actions = policy.sample().reshape(1000, -1)[:, 0] > 0
+        if observation in probe.values:
+            right = gamma if probe.values[observation] == "gamma" else probe.values[observation]
+            texts.append(f"value of {observation} is {values[0].item():.2f}, right is {right}")
+            failed |= abs(values[0].item() - right) > 0.2
+        else:
+            share = (actions == probe.actions[observation]).float().mean().item()
+            texts.append(f"right actions at {observation}: {share:.0%}")
+            failed |= share < 0.75
+    text = f"{probe.name}: {'; '.join(texts)}"
+    if failed:
+        page.error(f"{text}{place_of(script.gae) if hasattr(script, 'gae') else ''}")
+    else:
+        page.ok(text)
+
+
+def freeze_statistics(function, *args, **kwargs):
+    """make_envs() without normalization, with which the answers would be others."""
+    envs = function(*args, **kwargs)
+    for layer in layers(envs):
+        if hasattr(layer, "frozen"):
+            layer.frozen = True
+    return envs
+
+
+# The program.
+
+
+def check(path, options, with_learning=False):
+    """Prints the page of a script with options of its own, and returns the exit status."""
+    torch.set_num_threads(1)
+    sys.path.insert(0, str(path.resolve().parent))  # as `python my_ppo.py` does
+    try:
+        script = import_script(path)
+        options_of_user = tyro.cli(script.Args, args=options, prog=path.name)
+        source = Source(path)
+    except (Exception, SystemExit) as error:
+        if not isinstance(error, SystemExit) or isinstance(error.code, str):
+            print(f"error: {path}: {describe(error)}")
+        return 2
+    cloudpickle.register_pickle_by_value(script)  # processes of --async-envs cannot import it by its name
+    page = Page()
+    make = "make_env" if hasattr(script, "make_env") else "make_envs"
+    print(
+        f"{path.name} on {options_of_user.env_id} (as {path.stem}.{make} makes it), seed {options_of_user.seed}",
+        flush=True,
+    )
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        # of ppo_seeds.py's several values of an option, the first, so that the resume has one agent, too
+        several = {name: value[0] for name, value in vars(options_of_user).items() if isinstance(value, tuple)}
+        args = dataclasses.replace(options_of_user, **several)
+        args = replaced(args, runs_folder=folder, track=False, compile=False, resume=None)
+        args = replaced(args, total_timesteps=2 * args.num_envs * args.num_steps, save_every=1)
+        if not check_environment(script, args, page):
+            print(page.summary())
+            return 1
+        obs = None
+        with page.check("make_envs()"):
+            obs = check_vector(script, args, page)
+        run = Watched(script, args)
+        if run.first_agent is not None:
+            check_agent(run, obs, args, source, page)
+        check_update(run, args, source, page)
+        with page.check("checkpoint"):
+            check_checkpoint(script, args, run, page)
+        if isinstance(options_of_user.resume, str):
+            with page.check("--resume"):
+                check_resume_option(script, options_of_user, options, source, page)
+        if with_learning:
+            check_learning(script, args, folder, page)
+    text = page.summary()
+    if run.update_times:
+        seconds = run.update_times[-1] * options_of_user.total_timesteps / (args.num_envs * args.num_steps)
+        text += f"; {options_of_user.total_timesteps:,} steps will take about {duration(seconds)}"
+    print(text)
+    return 1 if page.counts["ERROR"] > 0 else 0
+
+
+def duration(seconds):
+    for unit, name in ((3600, "h"), (60, "min")):
+        if seconds >= 2 * unit:
+            return f"{seconds / unit:.0f} {name}"
+    return f"{seconds:.0f} s"
+
+
+def main():
+    args, options = tyro.cli(Args, description=__doc__, return_unknown_args=True)
+    sys.exit(check(args.script, options, args.learn))
+
+
+if __name__ == "__main__":
+    main()

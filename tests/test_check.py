@@ -1,0 +1,306 @@
+"""check.py names what an edit or an environment gets wrong."""
+
+import re
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from script_table import ROOT
+
+import check
+import ppo
+
+TINY = "--num-envs 2 --num-steps 32 --update-epochs 1"
+
+
+class Walk(gym.Env):
+    """Four numbers, of which `change` makes others: each subclass or `change` is one mistake."""
+
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, change=None, space=None, reward=1.0, length=20, torch_setting=None, draw=None):
+        self.change = change or (lambda obs: obs)
+        self.observation_space = space or gym.spaces.Box(-1, 1, (4,), np.float32)
+        self.reward = reward
+        self.length = length
+        self.draw = draw or (lambda: 0.0)
+        if torch_setting is not None:
+            function, argument = torch_setting
+            function(argument)
+
+    def observe(self):
+        obs = self.np_random.uniform(-0.5, 0.5, 4).astype(np.float32)
+        obs[0] += self.draw()
+        return self.change(obs)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.observe(), {}
+
+    def step(self, action):
+        self.steps += 1
+        return self.observe(), self.reward, self.steps == self.length, False, {}
+
+
+class Unknown(gym.spaces.Space):
+    """A space that does not say whether it can be flattened, as MiniGrid's MissionSpace."""
+
+    def sample(self, mask=None, probability=None):
+        return "go"
+
+    def contains(self, x):
+        return isinstance(x, str)
+
+
+MODULE_GENERATOR = np.random.default_rng()
+IMAGE = gym.spaces.Box(0, 255, (8, 8, 3), np.uint8)
+SPEED = gym.spaces.Box(-1, 1, (1,))
+ENVIRONMENTS = {
+    "too high": (dict(change=lambda obs: np.float32([0, 0, 0, 950])), "ERROR  observation 3 is 950, .* ends at 1, at"),
+    "shape": (dict(change=lambda obs: obs[:3]), r"ERROR  observation has the shape \[3\], and its space \[4\]"),
+    "fractions": (dict(space=gym.spaces.Box(-9, 9, (4,), np.int64)), "ERROR  observation has fractions"),
+    "nan": (dict(change=lambda obs: obs * np.nan), "ERROR  observation has a value that is nan"),
+    "text": (dict(change=lambda obs: np.array(["a"] * 4)), "ERROR  observation has the type <U1"),
+    "two rewards": (dict(reward=np.ones(2)), "ERROR  reward .* is not one number"),
+    "no reward": (dict(reward=None), "ERROR  reward None at step 1 is not one number"),
+    "infinite reward": (dict(reward=np.inf), "ERROR  reward at step 1 is inf"),
+    "rewards of 0": (dict(reward=0.0), "warn   all rewards are 0"),
+    "endless": (dict(length=0), "warn   no episode ended: .* max_episode_steps"),
+    "numpy's generator": (dict(draw=lambda: np.random.rand() / 9), r"warn   .* whole process: np.random \(test_check"),
+    "torch's generator": (dict(draw=lambda: torch.rand(()).item() / 9), "warn   .* whole process: torch "),
+    "a module's generator": (dict(draw=lambda: MODULE_GENERATOR.random() / 9), "warn   reset.* do not repeat"),
+    "dtype": (dict(torch_setting=(torch.set_default_dtype, torch.float64)), "ERROR  .* default dtype to torch.float64"),
+    "gradients": (dict(torch_setting=(torch.set_grad_enabled, False)), "ERROR  .* gradient mode to False"),
+    "image": (
+        dict(space=gym.spaces.Dict(camera=IMAGE), change=lambda obs: {"camera": IMAGE.low}),
+        r"warn   observation\['camera'\] is an image \[8, 8, 3\]",
+    ),
+    "unknown space": (
+        dict(space=gym.spaces.Dict(speed=SPEED, goal=Unknown()), change=lambda obs: {"speed": SPEED.low, "goal": "go"}),
+        r"ERROR  observation\['goal'\] is of the space .*Unknown",
+    ),
+    "large": (
+        dict(space=gym.spaces.Box(-999, 999, (4,), np.float32), change=lambda obs: obs * 999),
+        r"warn   observations of up to 4\d\d",
+    ),
+}  # fmt: skip
+
+
+def check_environment(make, capsys):
+    """The part of the page on an environment."""
+    gym.register("Checked-v0", make)
+    try:
+        check.check_environment(ppo, ppo.Args(env_id="Checked-v0"), check.Page())
+    finally:
+        del gym.registry["Checked-v0"]
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_environments(name, capsys):
+    options, text = ENVIRONMENTS[name]
+    page = check_environment(lambda: Walk(**options), capsys)
+    assert re.search(text, page), page
+    assert torch.get_default_dtype() == torch.float32 and torch.is_grad_enabled()
+
+
+def test_an_environment_without_a_mistake(capsys):
+    page = check_environment(Walk, capsys)
+    assert not any(word in page for word in ("ERROR", "warn", "note", "skip")), page
+
+
+def test_statistics_of_a_wrapper(capsys):
+    page = check_environment(lambda: gym.wrappers.NormalizeObservation(Walk()), capsys)
+    assert "ERROR  NormalizeObservation keeps running statistics" in page
+
+
+def test_actions_changed_in_place(capsys):
+    class Mirrored(Walk):
+        action_space = gym.spaces.MultiDiscrete([2, 2])
+
+        def step(self, action):
+            action[:] = 1 - action
+            return super().step(action)
+
+    env = Mirrored()
+    innermost = check.Innermost(env)
+    env.reset(seed=1)
+    env.step(np.array([0, 1]))
+    assert innermost.changes_actions
+
+
+@pytest.fixture
+def check_script(tmp_path, capsys):
+    """A function that edits a script, [(text, text in its place), ...], and returns its page."""
+
+    def check_edited(*edits, script="ppo.py", options=TINY, status=1, **more):
+        text = (ROOT / script).read_text()
+        for old, new in edits:
+            assert old in text
+            text = text.replace(old, new)
+        path = tmp_path / "my_ppo.py"
+        path.write_text(text)
+        found = check.check(path, options.split(), **more)
+        page = capsys.readouterr().out
+        assert found == status, page
+        return page
+
+    return check_edited
+
+
+def line_of(page, word):
+    """The line of a page that has a word."""
+    [line, *_] = [line for line in page.splitlines() if word in line]
+    return line
+
+
+def test_healthy(check_script):
+    page = check_script(status=0, options=f"{TINY} --env-id Acrobot-v1")
+    assert "my_ppo.py on Acrobot-v1 (as my_ppo.make_env makes it), seed 1" in page
+    assert "get_policy() = forward()" in page and "ratio 1 ±" in page and "update 2 begins with the same" in page
+    assert "0 errors, 0 warnings, " in page and "500,000 steps will take about" in page
+
+
+FORWARD = "        return self.get_policy(obs), values\n"
+START = "    run.start(device, agent=agent, optimizer=optimizer)\n"
+OPTION = "    ent_coef: float = 0.01"
+AGENT = "        self.value = layer_init(nn.Linear(64, 1), std=1.0)\n"
+LAYERS = "layer_init(nn.Linear(64, 64)), nn.Tanh()"
+
+
+def test_values_with_an_axis_too_many(check_script):
+    page = check_script((FORWARD, FORWARD.replace("values", "values.unsqueeze(-1)")))
+    assert "my_ppo.py:" in line_of(page, "ERROR  values have the shape [16, 1], and must have [16]")
+
+
+def test_two_policies(check_script):
+    page = check_script((FORWARD, FORWARD.replace("(obs)", "(obs + 1)")))
+    assert "my_ppo.py:" in line_of(page, "ERROR  get_policy() and forward() differ by")
+
+
+@pytest.mark.parametrize("layer", ["nn.BatchNorm1d(64)", "nn.Dropout(0.1)"])
+def test_layers_that_depend_on_more_than_the_observation(layer, check_script):
+    page = check_script((LAYERS, f"{LAYERS}, {layer}"))
+    line = line_of(page, "ERROR  get_policy() and forward() differ by")
+    assert layer[3:7] in line and "policy_trunk.4 (my_ppo.py:" in line
+
+
+def test_a_rollout_that_stores_something_else(check_script):
+    returns = '        batch["returns"] = returns\n'
+    page = check_script((returns, f'{returns}        batch["logprobs"] += 0.01\n        batch["values"] += 0.1\n'))
+    assert "ERROR  in the first minibatch, logprobs differ" in page
+    assert "ERROR  in the first minibatch, values differ" in page
+
+
+def test_a_layer_in_one_of_two_functions(check_script):
+    norm = (AGENT, f"{AGENT}        self.norm = nn.LayerNorm(64)\n")
+    used = ("self.value(self.value_trunk(obs.float()))", "self.value(self.norm(self.value_trunk(obs.float())))")
+    assert check_script(norm, used, status=0)
+    policy = (FORWARD, "        return Categorical(self.policy(self.norm(self.policy_trunk(obs.float())))), values\n")
+    assert "ERROR  get_policy() and forward() differ" in check_script(norm, policy)
+
+
+def test_what_an_update_leaves_out(check_script):
+    """An option, a parameter without gradient, one that is not in the optimizer, and a frozen one."""
+    agent = (
+        f"{AGENT}        self.second = nn.Linear(64, 1)\n        self.frozen = nn.Linear(1, 1).requires_grad_(False)\n"
+    )
+    optimizer = ("if p.requires_grad", "if p.requires_grad and p.shape != (1, 64)")
+    page = check_script((OPTION, f"    ent_final: float = 0.0\n{OPTION}"), (AGENT, agent), optimizer)
+    assert "my_ppo.py:" in line_of(page, "ERROR  option --ent-final is never read")
+    assert "my_ppo.py:" in line_of(page, "ERROR  second.weight, second.bias have no gradient")
+    assert "my_ppo.py:" in line_of(page, "ERROR  value.weight have gradients and did not move")
+    assert "my_ppo.py:" in line_of(page, "note   frozen: frozen.weight, frozen.bias")
+
+
+def part(state, load="pass"):
+    """An edit that adds a part of train(): its state, and what it loads."""
+    lines = ["class Part:", "    level = 0.0", f"    def state_dict(self): return {state}"]
+    lines += [f"    def load_state_dict(self, state): {load}", "part = Part()", "part.level += run.global_step"]
+    text = "".join(f"    {line}\n" for line in lines)
+    return START, text + START.replace("optimizer)", "optimizer, part=part)")
+
+
+@pytest.mark.parametrize("state", ["{'level': np.float64(0)}", "{'level': [np.zeros(2)]}"])
+def test_a_part_that_holds_numpy(state, check_script):
+    page = check_script(part(state))
+    assert "of numpy" in line_of(page, "ERROR  part part: state_dict()['level']")
+
+
+def test_a_part_that_becomes_numpy(check_script):
+    later = ("        run.log_update(scalars)", "        part.level = np.mean([1.0])\n        run.log_update(scalars)")
+    page = check_script(part("{'level': self.level}"), later)
+    assert "float64" in line_of(page, "ERROR  part part: state_dict()['level']")
+
+
+def test_a_part_that_does_not_load(check_script):
+    later = ("        run.log_update(scalars)", "        part.level = 0.25\n        run.log_update(scalars)")
+    page = check_script(part("{'level': self.level}"), later)
+    assert "0.25 before, 64.0 after" in line_of(page, "ERROR  part part: state_dict()['level']")
+    assert "my_ppo.py:" in line_of(page, "ERROR  part part")
+
+
+def test_an_optimizer_that_is_no_part(check_script):
+    page = check_script((START, START.replace(", optimizer=optimizer", "")))
+    assert "ERROR  the optimizer is not a part" in page
+
+
+def test_an_option_that_a_resume_changes(check_script):
+    """The coefficient falls from update to update, and no part holds it."""
+    first = (START, f"{START}    ent_coef = args.ent_coef\n")
+    falls = (
+        "        annealed_args = dataclasses.replace(args, learning_rate",
+        "        ent_coef *= 0.5\n        annealed_args = dataclasses.replace(args, ent_coef=ent_coef, learning_rate",
+    )
+    assert "ERROR  option ent_coef is 0.0025 in update 2, and 0.005 after a resume" in check_script(first, falls)
+
+
+def test_a_default_that_a_resume_does_not_take(tmp_path, check_script):
+    state = {"args": vars(ppo.Args(ent_coef=0.25)), "parts": {}}
+    torch.save(state, tmp_path / "checkpoint_000000000064.pt")
+    page = check_script(status=0, options=f"{TINY} --resume {tmp_path} --num-envs 2")
+    assert "the checkpoint's 0.25 holds" in line_of(page, "note   --ent-coef is 0.01 in the script (my_ppo.py:")
+
+
+def test_vectors(check_script):
+    """Another autoreset mode, and observations that each step changes in place."""
+    edit = ("autoreset_mode=gym.vector.AutoresetMode.SAME_STEP", "autoreset_mode=gym.vector.AutoresetMode.NEXT_STEP")
+    text = (ROOT / "ppo.py").read_text()
+    if edit[0] not in text:  # the mode has a name of its own
+        edit = ("mode = gym.vector.AutoresetMode.SAME_STEP", "mode = gym.vector.AutoresetMode.NEXT_STEP")
+    page = check_script(edit, ("SyncVectorEnv(makers,", "SyncVectorEnv(makers, copy=False,"))
+    assert "my_ppo.py:" in line_of(page, "ERROR  make_envs() returns AutoresetMode.NEXT_STEP")
+    assert "my_ppo.py:" in line_of(page, "ERROR  step() of make_envs() changes in place")
+
+
+def test_a_column_of_another_length(check_script):
+    edit = (
+        '            batch["values"] = values\n',
+        '            batch["values"] = values\n            batch["x"] = values[1:]\n',
+    )
+    page = check_script(edit)
+    assert "my_ppo.py:" in line_of(page, "ERROR  the run ended after 0 of 2 updates")
+
+
+WRONG_SIGNS = {
+    "in the deltas": ("rewards + gamma * next_values", "rewards - gamma * next_values", "discounting"),
+    "in the sum": ("deltas[t] + gamma * gae_lambda", "deltas[t] - gamma * gae_lambda", "one action"),
+    "in the loss": ("max(-surrogate, -clipped_surrogate)", "max(surrogate, clipped_surrogate)", "one action"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_SIGNS)
+def test_a_wrong_sign(name, check_script, monkeypatch):
+    old, new, probe = WRONG_SIGNS[name]
+    monkeypatch.setattr(check, "PROBES", [each for each in check.PROBES if each.name == probe])
+    page = check_script((old, new), with_learning=True)
+    assert f"ERROR  {probe}: " in page
+
+
+def test_nothing_to_check(tmp_path, capsys):
+    path = tmp_path / "my_ppo.py"
+    path.write_text("def train(:")
+    assert check.check(path, []) == 2
+    assert "SyntaxError" in capsys.readouterr().out
