@@ -350,6 +350,28 @@ def test_every_agent_is_resumed(tmp_path):
     assert seen == [[641, 642, 643, 644, 642, 643, 644, 645]]
 
 
+def test_agents_that_were_killed_between_their_saves(tmp_path, capsys):
+    """They go on from the newest step that all have; the newer checkpoint of one stays under another name."""
+    first, second = train_agents(f"{TINY} --save-every 5 --seeds 1 2", tmp_path)
+    newest = max(second.glob("checkpoint_*.pt"))
+    newest.unlink()
+    folders = " ".join(str(folder.relative_to(tmp_path)) for folder in (first, second))
+    train_agents(f"--resume {folders}", tmp_path)
+    assert [checkpoint(folder)["global_step"] for folder in (first, second)] == [640, 640]
+    assert [file.stem for file in first.glob("*.ahead")] == [newest.stem]
+    assert "other agents have none of its step" in capsys.readouterr().out
+
+
+def test_one_agent_in_two_folders(tmp_path):
+    """The checkpoint of one in place of the other's would train the same agent twice."""
+    first, second = train_agents(f"{TINY} --seeds 1 2", tmp_path)
+    for file in first.glob("checkpoint_*.pt"):
+        shutil.copy(file, second)
+    folders = " ".join(str(folder.relative_to(tmp_path)) for folder in (first, second))
+    with pytest.raises(SystemExit, match="^error: .* have an agent of the same seed and options$"):
+        train_agents(f"--resume {folders} --total-timesteps 1280", tmp_path)
+
+
 def test_agents_go_on_side_by_side_alone_or_under_ppo(tmp_path):
     """And their folders are those of runs to enjoy.py and collect.py."""
     first, second = train_agents(f"{TINY} --seeds 1 2 --learning-rate 1e-3", tmp_path)
