@@ -47,7 +47,7 @@ import tyro
 from gymnasium.utils.env_checker import check_env
 from gymnasium.wrappers.utils import RunningMeanStd
 
-from enjoy import import_script
+from saved import import_script
 
 RANDOM_STEPS = 1000
 REPEATED_STEPS = 100  # a second environment with the same seed must repeat so many of them

@@ -162,8 +162,9 @@ def make_env(args, index, folder):
     env = gym.make(args.env_id, **options)
     # [check] the same actions for both players, and a part of the observation for each
     actions = env.action_space
+    shape = env.observation_space.shape or ()  # of a Dict or a Tuple it is None
     is_pair = isinstance(actions, gym.spaces.MultiDiscrete) and actions.shape == (2,) and not actions.start.any()
-    if not is_pair or actions.nvec[0] != actions.nvec[1] or env.observation_space.shape[:1] != (2,):
+    if not is_pair or actions.nvec[0] != actions.nvec[1] or shape[:1] != (2,):
         hint = "a game of two has the actions MultiDiscrete([A, A]) and observations of the shape [2, ...]"
         sys.exit(f"error: {args.env_id} has {actions} and {env.observation_space}; {hint}")
     if record and folder is not None:  # enjoy.py has no folder: it shows the frames itself
