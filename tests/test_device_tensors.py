@@ -102,13 +102,6 @@ def with_arrays(num_envs):
     return All(num_envs, as_dlpack)
 
 
-def without_final_obs(num_envs):
-    envs = All(num_envs)
-    step = envs.step
-    envs.step = lambda actions: (*step(actions)[:4], {})
-    return envs
-
-
 def next_step(num_envs):
     envs = All(num_envs)
     envs.metadata = {"autoreset_mode": gym.vector.AutoresetMode.NEXT_STEP}
@@ -125,7 +118,6 @@ def broadcast(num_envs):
 
 gym.register("InTensors-v0", vector_entry_point=All)
 gym.register("InArrays-v0", vector_entry_point=with_arrays)
-gym.register("WithoutFinalObs-v0", vector_entry_point=without_final_obs)
 gym.register("NextStep-v0", vector_entry_point=next_step)
 gym.register("Broadcast-v0", vector_entry_point=broadcast)
 OPTIONS = "--no-cuda --num-envs 6 --num-steps 32 --num-minibatches 4 --update-epochs 2 --total-timesteps 576"
@@ -161,14 +153,16 @@ def test_a_run_is_that_of_the_script_for_arrays(env_id, bootstrap, made, tmp_pat
 
 def test_what_it_cannot_train_on(made, tmp_path):
     for options, message in [
-        ("--env-id WithoutFinalObs-v0 --bootstrap-truncated", "final_obs"),
         ("--env-id NextStep-v0", "must reset an environment in the step that ends its episode"),
-        ("--env-id Broadcast-v0", "rewards and ends must be one of each environment"),
         ("--env-id CartPole-v1", "takes a Box of floats with one axis"),
-        ("--env-id Pendulum-v1", "vector entry point"),
     ]:
         with pytest.raises(SystemExit, match=f"^error: .*{message}"):
             train(made, f"{OPTIONS} {options}", tmp_path)
+
+
+def test_rewards_of_another_shape_end_the_run(made, tmp_path):
+    with pytest.raises(RuntimeError):
+        train(made, f"{OPTIONS} --env-id Broadcast-v0", tmp_path)
 
 
 def test_the_pendulum_in_tensors_is_gymnasiums():

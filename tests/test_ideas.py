@@ -115,11 +115,6 @@ def test_the_average_begins_with_the_weights_of_a_checkpoint(made, tmp_path):
         torch.testing.assert_close(parts["average"][f"module.{name}"], weight)
 
 
-def test_the_penalty_of_spo_needs_a_range(made, tmp_path):
-    with pytest.raises(SystemExit, match="--clip-coef and --max-grad-norm above 0"):
-        train(made("spo"), f"{SMALL} --clip-coef 0", tmp_path)
-
-
 def test_the_perturbed_mean(made):
     module = made("rpo").module
     policy = module.Normal(torch.randn(64, 3), torch.full((1, 3), -1.0))

@@ -174,25 +174,8 @@ def test_masks_of_envpool(name, tmp_path, monkeypatch):
     assert torch.equal(masks.float(), obs[:, -4:])  # the last key of the Dict
     some = masks.any(dim=1)
     assert masks.gather(1, actions.unsqueeze(1))[some].all() and not masks[some].all()
-    with pytest.raises(SystemExit, match="^error: these environments have no masks"):
+    with pytest.raises(KeyError, match="action_mask"):  # CartPole has none
         train(made, f"{SMALL} --env-id envpool/CartPole-v1", tmp_path)
-
-
-@masking
-def test_a_state_without_a_valid_action(made):
-    """Is an error, unless it ends the episode; so is no mask at all, or one of another kind."""
-    env = made.module.Episodes(Masked(("reset", "step")))
-    env.reset(seed=1)
-    one, other = np.eye(ACTIONS)[0], np.zeros(ACTIONS)
-    assert env.action_mask(None, {"action_mask": one}).tolist() == [True, False, False, False, False]
-    for info, message in [
-        ({"action_mask": other}, "no valid action"),
-        ({"action_mask": one[:4]}, "must be 5 zeros and ones"),
-        ({"action_mask": 2 * one}, "must be 5 zeros and ones"),
-        ({}, "every info must have the key action_mask"),
-    ]:
-        with pytest.raises(SystemExit, match=f"^error: .*{message}"):
-            env.action_mask(np.zeros(ACTIONS), info)
 
 
 def all_valid(env, obs, info):

@@ -106,9 +106,6 @@ def test_it_learns(kind, made, tmp_path):
 def test_what_it_cannot_train_on(made, tmp_path):
     for options, message in [
         ("--env-id toy_envs:Crowd --num-envs 4", "--num-envs 4 must be a multiple of 3"),
-        ("--env-id CartPole-v1", "is not MODULE:FUNCTION"),
-        ("--env-id toy_envs:Nothing", "is not MODULE:FUNCTION"),
-        ("--env-id gymnasium.envs.classic_control:CartPoleEnv", "makes no ParallelEnv"),
         ("--env-id toy_envs:Different", "its agents must have the same spaces; late"),
     ]:
         with pytest.raises(SystemExit, match=f"^error: .*{message}"):

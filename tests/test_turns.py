@@ -213,11 +213,5 @@ def test_it_plays_at_random_against_valid_moves(made, tmp_path):
 
 
 def test_what_it_cannot_train_on(made, tmp_path):
-    for options, message in [
-        ("--env-id toy_envs:Table --num-envs 4", "--num-envs 4 must be a multiple of 3"),
-        ("--env-id CartPole-v1", "is not MODULE:FUNCTION"),
-        ("--env-id toy_envs:Crowd", "makes no AEC game"),
-        ("--env-id toy_envs:Stuck --num-envs 6", "action_mask must be 5 zeros and ones, not all 0"),
-    ]:
-        with pytest.raises(SystemExit, match=f"^error: .*{message}"):
-            train(made, options, tmp_path)
+    with pytest.raises(SystemExit, match="^error: --num-envs 4 must be a multiple of 3"):
+        train(made, "--env-id toy_envs:Table --num-envs 4", tmp_path)

@@ -464,8 +464,6 @@ def test_the_loss_has_both_images(made, tmp_path):
         np.testing.assert_array_equal(halves["actions"][1], 1 - halves["actions"][0])
         for name in ("logprobs", "values", "returns"):
             np.testing.assert_array_equal(halves[name][1], halves[name][0])
-    with pytest.raises(SystemExit, match="no mirror of MountainCar-v0"):
-        train(script, "--no-cuda --env-id MountainCar-v0", tmp_path)
 
 
 def test_the_mirror_of_pendulum_is_exact(made, tmp_path):
@@ -668,22 +666,6 @@ def test_bins_need_bounds(name, made):
         module.make_envs(module.Args(env_id="Unbounded-v0"))
 
 
-def test_normalization_ends_with_what_is_not_finite(made):
-    module = made("with/normalization").module
-    envs = module.make_envs(module.Args(env_id="CartPole-v1", num_envs=2))
-    envs.reset(seed=1)
-    step = envs.env.step
-
-    def step_to_infinity(actions):
-        obs, *others = step(actions)
-        return obs + np.float32(np.inf), *others
-
-    envs.step(np.zeros(2, dtype=int))
-    with patched((envs.env, "step", step_to_infinity)), np.errstate(all="ignore"):
-        with pytest.raises(SystemExit, match="^error: NaN or inf in observations or rewards"):
-            envs.step(np.zeros(2, dtype=int))
-
-
 def test_segments_of_nan_are_drawn_all_the_same(made):
     """So that log_update() ends the run, with its line."""
     module = made("with/prioritized-segments").module
@@ -697,18 +679,18 @@ def test_vtrace_advantages_of_segments(made, tmp_path):
     script = made("with/prioritized-segments")
     random = np.random.default_rng(1)
     rewards, values, ratios = random.normal(1, 0.5, (3, 6, 2)).astype(np.float32)
-    dones = random.random((7, 2)) < 0.3
+    dones = random.random((6, 2)) < 0.3
     next_value = random.normal(size=2).astype(np.float32)
-    found = script.module.vtrace(rewards, values, dones[:6], ratios, next_value, dones[6], 0.9, 0.8)
+    found = script.module.vtrace(rewards, values, dones, ratios, next_value, 0.9, 0.8)
     expected = np.zeros((6, 2))
     later_values = np.concatenate([values[1:], [next_value]])
     for t, n in np.ndindex(6, 2):
         factor = 1.0
         for k in range(t, 6):
             clipped = min(ratios[k, n], 1)
-            delta = rewards[k, n] + 0.9 * later_values[k, n] * (not dones[k + 1, n]) - values[k, n]
+            delta = rewards[k, n] + 0.9 * later_values[k, n] * (not dones[k, n]) - values[k, n]
             expected[t, n] += factor * clipped * delta
-            factor *= 0.9 * 0.8 * clipped * (not dones[k + 1, n])
+            factor *= 0.9 * 0.8 * clipped * (not dones[k, n])
     np.testing.assert_allclose(found, expected, atol=1e-5)
     assert (ratios > 1).any() and (ratios < 1).any() and dones.any()
 

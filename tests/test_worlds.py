@@ -235,7 +235,6 @@ def test_seeds(name, with_recipe):
 @pytest.mark.parametrize(
     "name, env_id, reason",
     [
-        ("envpool", "CartPole-v9", "EnvPool has no CartPole-v9"),
         ("envpool", "Pendulum-v1", r"has the actions Box\(.*takes Discrete"),
         ("envpool", "TicTacToe-v1", "several players"),
         ("envpool", "Pong-v5", "28224 numbers"),
