@@ -388,8 +388,9 @@ def test_the_auxiliary_phase(made):
 
         @torch.no_grad()
         def descend(optimizer, gradient, learning_rate):
-            for name, part in optimizer.split(gradient).items():
-                optimizer.parameters[name].sub_(learning_rate * part)
+            sizes = [parameter.numel() for parameter in optimizer.parameters]
+            for parameter, part in zip(optimizer.parameters, gradient.split(sizes), strict=True):
+                parameter.sub_(learning_rate * part.view_as(parameter))
 
         torch.nn.init.orthogonal_(agent.policy.weight, 5)  # so that the two directions of the divergence differ
         agent.double()
@@ -479,7 +480,7 @@ def test_the_value_loss_in_units_of_the_returns(made):
 def test_the_rate_falls_and_rises(aim, rate, made, tmp_path):
     """By a factor of 1.5 in each of four epochs."""
     run = train(made("kl-learning-rate"), f"{SMALL} --total-timesteps 64 --kl-aim {aim}", tmp_path)
-    assert checkpoint(run)["parts"]["optimizer"]["learning rate"].item() == pytest.approx(rate)
+    assert checkpoint(run)["parts"]["optimizer"]["learning_rate"].item() == pytest.approx(rate)
     assert scalars(run)["charts/learning_rate"][0][1] == pytest.approx(rate)
 
 

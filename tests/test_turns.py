@@ -26,9 +26,8 @@ def games(monkeypatch):
     return Table.made
 
 
-def expected_advantages(rewards, values, dones, turns, next_done, gamma, gae_lambda):
+def expected_advantages(rewards, values, ended, turns, gamma, gae_lambda):
     """By the definition, for one agent: {step: advantage} of its turns whose outcome is known."""
-    ended = np.append(dones[1:], next_done)
     own = np.flatnonzero(turns).tolist()
     advantages = {}
     for t, following in reversed(list(zip(own, [*own[1:], len(rewards)], strict=True))):
@@ -46,12 +45,11 @@ def test_advantages_of_own_turns(made):
     shape = (60, 40)
     rewards, values = chance.normal(size=(2, *shape)).astype(np.float32)
     dones, turns = chance.random(shape) < 0.1, chance.random(shape) < 0.4
-    next_done = chance.random(40) < 0.5
-    advantages, known = made.module.gae(rewards, values, dones, turns, next_done, 0.9, 0.8)
+    advantages, known = made.module.gae(rewards, values, dones, turns, 0.9, 0.8)
     assert advantages.dtype == np.float32 and known.dtype == bool
     for n in range(40):
         columns = (column[:, n] for column in (rewards, values, dones, turns))
-        expected = expected_advantages(*columns, next_done[n], 0.9, 0.8)
+        expected = expected_advantages(*columns, 0.9, 0.8)
         assert np.flatnonzero(known[:, n]).tolist() == sorted(expected)
         for t, advantage in expected.items():
             assert advantages[t, n] == pytest.approx(advantage, abs=1e-4)
