@@ -460,7 +460,8 @@ def test_runs_that_have_taken_other_numbers_of_steps_of_adam(tmp_path):
 
 def test_no_agent_has_a_new_folder_where_one_checkpoint_does_not_fit(tmp_path):
     options = f"{TINY} --total-timesteps 128"
-    folders = [*train_agents(options, tmp_path), *train_agents(f"{options} --env-id Acrobot-v1", tmp_path)]
+    others = train_agents(f"{options} --seed 2 --env-id Acrobot-v1", tmp_path)
+    folders = [*train_agents(options, tmp_path), *others]
     files = " ".join(str(max(folder.glob("checkpoint_*"))) for folder in folders)
     with pytest.raises(RuntimeError, match="size mismatch"):
         train_agents(f"--resume {files} --env-id CartPole-v1 --total-timesteps 640", tmp_path)
