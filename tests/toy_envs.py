@@ -536,13 +536,6 @@ class Table:
         self.agents = []
 
 
-class Stuck(Table):
-    """No action is valid."""
-
-    def mask(self):
-        return np.zeros(5, np.int8)
-
-
 def normalized():
     """An environment with a wrapper whose statistics are not in a checkpoint."""
     return gym.wrappers.NormalizeObservation(Identity())
