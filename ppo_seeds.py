@@ -679,6 +679,7 @@ def resumed_args(args, saved):
     env_id = saved.pop("env_id")
     # The command line is parsed again: an option that it does not name takes the checkpoint's value.
     resumed = tyro.cli(Args, description=__doc__, default=dataclasses.replace(args, **saved, env_id=""))
+    resumed = dataclasses.replace(resumed, resume=args.resume)  # a script of several runs or ranks may have chosen it
     if resumed.env_id != "":
         return resumed
     if ":" in env_id:  # gymnasium would import the module, so the command line must name it
@@ -1042,14 +1043,14 @@ def set_aside_newer(folders):
     """[seeds 1] Renames the checkpoints that are newer than the newest step which all folders have.
 
     A run that is killed while it saves has saved some of its agents, and others not yet."""
-    steps = [{file.name for file in checkpoint_files(folder)} for folder in folders]  # none where a path is of a file
-    common = set.intersection(*steps)
-    if not common:
+    names = [{file.name for file in checkpoint_files(folder)} for folder in folders]  # none where a path is of a file
+    oldest = min(max(each, default="") for each in names)  # the newest of an agent that was not saved again
+    if not all(oldest in each for each in names):
         return
     for folder in folders:
         with filelock.FileLock(folder / "lock").acquire(timeout=0):
             for file in checkpoint_files(folder):
-                if file.name > max(common):
+                if file.name > oldest:
                     renamed = file.rename(file.with_suffix(".ahead"))
                     print(f"{renamed}: this checkpoint is set aside, as other agents have none of its step")
 

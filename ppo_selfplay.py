@@ -568,6 +568,7 @@ def resumed_args(args, saved):
     env_id = saved.pop("env_id")
     # The command line is parsed again: an option that it does not name takes the checkpoint's value.
     resumed = tyro.cli(Args, description=__doc__, default=dataclasses.replace(args, **saved, env_id=""))
+    resumed = dataclasses.replace(resumed, resume=args.resume)  # a script of several runs or ranks may have chosen it
     if resumed.env_id != "":
         return resumed
     if ":" in env_id:  # gymnasium would import the module, so the command line must name it
