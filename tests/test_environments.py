@@ -83,9 +83,9 @@ def test_what_an_environment_overwrites_is_kept(script, env_id, vector, tmp_path
 @pytest.mark.parametrize(
     "script, env_id, actions",
     [
-        (PPO, "BorrowedDiscrete-v0", np.ones(2, int)),
-        (CONTINUOUS, "BorrowedBox-v0", np.ones((2, 2), np.float32)),
-        (SELFPLAY, "BorrowedPlayers-v0", np.ones(2, int)),
+        (PPO, "toy_envs:BorrowedDiscrete-v0", np.ones(2, int)),
+        (CONTINUOUS, "toy_envs:BorrowedBox-v0", np.ones((2, 2), np.float32)),
+        (SELFPLAY, "toy_envs:BorrowedPlayers-v0", np.ones(2, int)),
     ],
     ids=["ppo", "ppo_continuous_action", "ppo_selfplay"],
 )
@@ -264,7 +264,7 @@ def test_bounds_that_actions_would_not_reach(low, high, hinted, capsys):
 
 @pytest.mark.parametrize("async_envs", [False, True], ids=["sync", "async"])
 def test_the_hint_is_said_once(async_envs, capfd):
-    args = ppo_continuous_action.Args(env_id="BorrowedFar-v0", num_envs=2, async_envs=async_envs)
+    args = ppo_continuous_action.Args(env_id="toy_envs:BorrowedFar-v0", num_envs=2, async_envs=async_envs)
     ppo_continuous_action.make_envs(args).close()
     assert capfd.readouterr().out.count("hint: ") == 1
 
