@@ -28,7 +28,7 @@ help:
 	@echo 'make test-isa   run the tests of computed numbers with each older instruction set that the processor has'
 	@echo 'make compare    draw the learning curves of runs/ as runs/curves.svg; test two experiments:'
 	@echo '                ARGS="runs --a ppo --b my_ppo --env-id CartPole-v1 --steps 10000 100000"'
-	@echo 'make report     bring tables, pictures, links and recipes up to date; write site/index.html'
+	@echo 'make report     bring plumbing, tables, pictures, links and recipes up to date; write site/index.html'
 	@echo 'make site       write site/index.html alone'
 	@echo 'make speed      measure steps per second: ARGS="CartPole HalfCheetah Breakout", or ARGS=--check on a GPU'
 	@echo 'make clean      remove .venv, .venv-sb3, .venv-score, site and build'
@@ -57,6 +57,7 @@ compare: .venv/benchmark.stamp
 	$(BIN)/python -m benchmark.compare $(ARGS)
 
 report: .venv/benchmark,dev.stamp
+	$(BIN)/python -m site_tools.plumbing
 	$(BIN)/python -m recipes
 	$(BIN)/python -m benchmark.ablation.effects
 	$(BIN)/python -m benchmark.report

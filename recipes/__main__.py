@@ -1,6 +1,6 @@
 """Checks the recipes, and brings them up to date after a script has changed.
 
-python -m recipes                    rewrites each diff whose script has changed, and names the conflicts
+python -m recipes                    rewrites each diff that its script's changes have broken, and names the conflicts
 python -m recipes --caught core-3    runs the tests on the script with that recipe, and records the first that fails
                                      in its header; without a name, does so for all of recipes/without
 """
@@ -8,7 +8,7 @@ python -m recipes --caught core-3    runs the tests on the script with that reci
 import argparse
 import sys
 
-from recipes.recipe import recipes, write
+from recipes.recipe import apply, plumbing, recipes, write
 from recipes.refresh import find_catching_test, refreshed, write_index
 
 
@@ -23,11 +23,20 @@ def record_test(recipe):
 
 
 def refresh(recipe):
-    """Rewrites a recipe whose script has changed."""
-    fresh = refreshed(recipe)
-    if fresh != recipe:
-        write(fresh)
-        print(f"{recipe.name}: rewritten")
+    """Rewrites a recipe that no longer applies to its script."""
+    if applies(recipe):
+        return
+    write(refreshed(recipe))
+    print(f"{recipe.name}: rewritten")
+
+
+def applies(recipe):
+    """Whether a recipe applies to its script as it is now, without fuzz, and leaves the plumbing as it is."""
+    source = recipe.script.read_text()
+    try:
+        return plumbing(apply(recipe, source)) == plumbing(source)
+    except ValueError:
+        return False
 
 
 def main():
