@@ -2,8 +2,8 @@
 
     python -m site_tools.diffs
 
-Rewrites the links to lines and the names of other implementations in docs/details.md, and the sizes of diffs and the
-scores in the README's table of scripts.
+Rewrites the links to definitions and the names of other implementations in docs/details.md, and the sizes of diffs and
+the scores in the README's table of scripts.
 """
 
 import ast
@@ -135,7 +135,7 @@ def marked_definitions(name, mark):
 
 
 def with_links(text):
-    """docs/details.md with links from each detail to its lines in the scripts that add it, or else in the first one.
+    """docs/details.md with links from each detail to its definitions in the scripts that add it, or in the first one.
 
     Each detail also has the names of the implementations that were measured to differ in it."""
     table = scripts()
@@ -145,9 +145,10 @@ def with_links(text):
         owners = [name for name, script in table.items() if mark in script.own] or list(table)[:1]
         texts = []
         for name in owners:
-            places = marked_definitions(name, mark).items()
+            places = marked_definitions(name, mark)
             if places:
-                links_of_script = [f"[{definition}](../{name}.py#L{number})" for definition, number in places]
+                # without the number of the line, which would change with every line above it
+                links_of_script = [f"[{definition}](../{name}.py)" for definition in places]
                 texts.append(f"{name}: {', '.join(links_of_script)}")
         return "; ".join(texts)
 

@@ -105,7 +105,7 @@ def inline(text):
 
 
 def text_page(file):
-    """The HTML of a text. In docs/details.md a link to a line leads to the detail's note beside that line."""
+    """The HTML of a text. In docs/details.md a link to a definition leads to the detail's note in it."""
     text = file.read_text()
     if file == DETAILS:
         text = diffs.DETAIL.sub(with_notes, text)
@@ -113,8 +113,15 @@ def text_page(file):
 
 
 def with_notes(row):
-    """An entry of docs/details.md whose links to lines lead to its note beside each line."""
-    links = re.sub(r"(#L\d+)\)", rf"\1-{slug(row['mark'])})", row["ours"])
+    """An entry of docs/details.md whose links to definitions lead to its note beside the line that has the mark."""
+    mark = row["mark"]
+
+    def with_line(match):
+        definition, name = match.groups()
+        number = diffs.marked_definitions(name, mark)[definition]
+        return f"[{definition}](../{name}.py#L{number}-{slug(mark)})"
+
+    links = re.sub(r"\[(\w+)\]\(\.\./(\w+)\.py\)", with_line, row["ours"])
     return row["head"] + links + row["end"] + (row["differ"] or "")
 
 

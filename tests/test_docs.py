@@ -12,8 +12,6 @@ import pytest
 from script_table import ROOT, TEXTS
 from test_scripts import parents
 
-from benchmark.experiments import experiments_of
-from benchmark.results import RESULTS, load
 from site_tools import diffs, history, pages
 
 DETAILS, README = diffs.DETAILS.read_text(), diffs.README.read_text()
@@ -31,14 +29,6 @@ def test_every_detail_has_its_entry():
     assert not re.search(r"\*\w+\*:", str(diffs.reasons()))
     assert all(reason["why"].endswith(".") and reason["compared"] for reason in diffs.reasons().values())
     assert [mark for mark in diffs.claims() if " " not in mark] == list(diffs.KINDS)
-
-
-def test_the_docs_are_up_to_date():
-    experiments = experiments_of(load(RESULTS))
-    assert diffs.with_links(DETAILS) == DETAILS, "make report brings the lines up to date"
-    assert diffs.with_diffs_and_scores(README, experiments) == README, "make report brings sizes and scores up to date"
-    text = history.HISTORY.read_text()
-    assert history.with_tables(text, experiments, history.all_scripts()) == text, "make report brings it up to date"
 
 
 def test_the_table_of_scripts():

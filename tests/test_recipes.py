@@ -119,14 +119,6 @@ def test_a_test_that_fails_without_the_detail_is_named(recipe):
     assert f"\ndef {name}(" in (ROOT / file).read_text()
 
 
-def test_the_index_is_up_to_date(tmp_path, monkeypatch):
-    written = []
-    monkeypatch.setattr(Path, "write_text", lambda path, text: written.append((path, text)))
-    refreshing.write_index()
-    [(path, text)] = written
-    assert path.read_text() == text, "python -m recipes brings it up to date"
-
-
 def test_recipes_are_chosen_by_both_names(monkeypatch):
     chosen = []
     monkeypatch.setattr(program, "refresh", lambda recipe: chosen.append(recipe.name))
