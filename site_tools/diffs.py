@@ -42,6 +42,7 @@ SELF_PLAY = {
     "runs": "5",
 }
 ALL_SCORES = "docs/results.md#all-scores"
+SHORT = 900_000  # steps
 
 
 @cache
@@ -231,14 +232,12 @@ def size(name, parent):
 
 
 def score_cells(experiment):
-    """{column: text} of the README's table of scripts, of an Experiment.
+    """{column: text} of the README's table of scripts, of a finished Experiment.
 
-    A score stands there only if a run came to its end, with a link where its options were not the defaults."""
+    A link stands beside the score where the options were not the defaults."""
     values = scores(experiment.scored_runs)
     score = mean_and_deviation(values)
-    if not experiment.finished:
-        score = f"[stopped early]({ALL_SCORES})"
-    elif experiment.has_options:
+    if experiment.has_options:
         score = f"{score}, [options]({ALL_SCORES})"
     return {"environment": experiment.env_id, "steps": experiment.steps_text, "score": score, "runs": str(len(values))}
 
@@ -246,13 +245,19 @@ def score_cells(experiment):
 def first_score_cells(experiments):
     """{script: {column: text}}, of the first finished experiment with default options in the report's order.
 
-    Where a script has none, it is that of its first finished experiment, or else of its first one."""
+    Where a script has none, it is that of its first finished experiment. Shortened runs of less than SHORT steps say
+    little, and do not count."""
     cells_by_script = {"ppo_selfplay": SELF_PLAY}
-    finished = [experiment for experiment in experiments if experiment.finished]
+    finished = [experiment for experiment in experiments if experiment.finished and not is_short(experiment)]
     defaults = [experiment for experiment in finished if not experiment.has_options]
-    for experiment in [*defaults, *finished, *experiments]:
+    for experiment in [*defaults, *finished]:
         cells_by_script.setdefault(experiment.script, score_cells(experiment))
     return cells_by_script
+
+
+def is_short(experiment):
+    """Whether an experiment's runs are shorter than the script's default, and than SHORT."""
+    return "total_timesteps" in experiment.options and experiment.most_steps < SHORT
 
 
 def with_diffs_and_scores(text, experiments):
@@ -263,7 +268,7 @@ def with_diffs_and_scores(text, experiments):
     def updated_row(match):
         name = match[1]
         script = table[name]
-        nothing = {"environment": "", "steps": "", "score": "no long run yet", "runs": ""}
+        nothing = {"environment": "", "steps": "", "score": f"[shorter runs]({ALL_SCORES})", "runs": ""}
         new_cells = script.row | cells_by_script.get(name, nothing)
         for column in new_cells:
             if column.startswith("diff") and script.parent:

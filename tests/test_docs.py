@@ -40,21 +40,26 @@ def test_the_table_of_scripts():
 
 
 def test_the_score_of_a_script(monkeypatch):
-    """It is that of a whole run, with the default options if there is one."""
+    """It is that of a whole run that is not short, with the default options if there is one."""
     monkeypatch.setattr(diffs, "score_cells", lambda experiment: experiment.name)
     experiments = [
-        SimpleNamespace(script=script, name=name, finished=finished, has_options=has_options)
-        for script, name, finished, has_options in [
-            ("a", "stopped", False, False),
-            ("a", "with options", True, True),
-            ("a", "default", True, False),
-            ("b", "stopped", False, False),
-            ("b", "with options", True, True),
-            ("c", "stopped", False, True),
+        SimpleNamespace(
+            script=script, name=name, finished=finished, has_options=has_options, most_steps=steps,
+            options={"total_timesteps": steps} if steps < 10**7 else {},
+        )
+        for script, name, finished, has_options, steps in [
+            ("a", "stopped", False, False, 10**7),
+            ("a", "with options", True, True, 10**7),
+            ("a", "short", True, False, 10**5),
+            ("a", "default", True, False, 10**7),
+            ("b", "stopped", False, False, 10**7),
+            ("b", "with options", True, True, 2 * 10**6),
+            ("c", "stopped", False, True, 10**7),
+            ("c", "short", True, False, 10**5),
         ]
-    ]
+    ]  # fmt: skip
     cells = diffs.first_score_cells(experiments)
-    assert [cells[script] for script in "abc"] == ["default", "with options", "stopped"]
+    assert {script: cells[script] for script in "abc" if script in cells} == {"a": "default", "b": "with options"}
 
 
 def test_the_table_of_hyperparameters(tmp_path):
