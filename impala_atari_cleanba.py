@@ -261,8 +261,8 @@ class Agent(nn.Module):
 
     def forward(self, obs):
         """The policy and the values, float32 [B], of observations, uint8 [B, 84, 84, channels]."""
-        dtype = torch.bfloat16 if self.bf16 else torch.float32
-        pixels = obs.movedim(-1, 1).to(dtype) / 255  # [atari 9] scaled to [0, 1]
+        frames = obs.movedim(-1, 1)
+        pixels = (frames.bfloat16() if self.bf16 else frames.float()) / 255  # [atari 9] scaled to [0, 1]
         with torch.autocast(obs.device.type, torch.bfloat16, enabled=self.bf16):  # [speed]
             features = self.trunk(pixels).float()
         return Categorical(self.policy(features)), self.value(features).squeeze(-1)
@@ -327,6 +327,7 @@ class RMSprop:
 
     def __init__(self, agent):
         self.parameters = [p for p in agent.parameters() if p.requires_grad]
+        self.sizes = [p.numel() for p in self.parameters]
         self.square = torch.cat([torch.zeros_like(p).flatten() for p in self.parameters])
 
     def state_dict(self):
@@ -343,8 +344,7 @@ def rmsprop_step(optimizer, gradient, learning_rate):
     gradient: of all parameters, in one vector."""
     optimizer.square.lerp_(gradient.square(), 1 - 0.99)
     step = learning_rate * gradient / (optimizer.square.sqrt() + 0.01)
-    sizes = [parameter.numel() for parameter in optimizer.parameters]
-    for parameter, part in zip(optimizer.parameters, step.split(sizes), strict=True):
+    for parameter, part in zip(optimizer.parameters, step.split(optimizer.sizes, dim=-1), strict=True):
         parameter.sub_(part.view_as(parameter))
 
 

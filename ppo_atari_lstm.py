@@ -177,8 +177,8 @@ def make_env(args, index, folder):
     env = gym.make(args.env_id, obs_type="ram", render_mode="rgb_array" if record else None)
     if env.spec.kwargs.get("frameskip") != 1:  # [check] MaxAndSkip repeats each action, so the game itself must not
         sys.exit(f"error: {args.env_id} is not a NoFrameskip game such as PongNoFrameskip-v4; see docs/environment.md")
-    if record and folder is not None:
-        # videos of 6000 frames; gymnasium begins them with the games 0, 1, 8, 27, ..., 1000, 2000, ...
+    if record and folder is not None:  # enjoy.py has no folder: it shows the frames itself
+        # [library] videos of 6000 frames; gymnasium begins them with the games 0, 1, 8, 27, ..., 1000, 2000, ...
         videos = folder / time.strftime("videos-%Y%m%d-%H%M%S")
         env = gym.wrappers.RecordVideo(env, videos, video_length=6000, fps=60)  # [library] ALE's metadata say 30
     env = NoopReset(env)
@@ -316,8 +316,8 @@ class Agent(nn.Module):
         obs: uint8 [T * E, 84, 84, channels]; state: (h_0, c_0) as in nn.LSTM, float32 [1, E, 128] each;
         dones: bool [T * E], true where an observation begins an episode.
         """
-        dtype = torch.bfloat16 if self.bf16 else torch.float32
-        pixels = obs.movedim(-1, 1).to(dtype) / 255  # [atari 9] scaled to [0, 1]
+        frames = obs.movedim(-1, 1)
+        pixels = (frames.bfloat16() if self.bf16 else frames.float()) / 255  # [atari 9] scaled to [0, 1]
         with torch.autocast(obs.device.type, torch.bfloat16, enabled=self.bf16):  # [speed]
             features = self.trunk(pixels).float()
 
@@ -404,6 +404,7 @@ class Adam:
 
     def __init__(self, agent):
         self.parameters = [p for p in agent.parameters() if p.requires_grad]
+        self.sizes = [p.numel() for p in self.parameters]
         self.mean = torch.cat([torch.zeros_like(p).flatten() for p in self.parameters])
         self.square = torch.zeros_like(self.mean)
         self.steps = torch.zeros((), dtype=torch.float64)  # a tensor, as a number would be compiled anew at each step
@@ -427,8 +428,7 @@ def adam_step(optimizer, gradient, learning_rate):
     optimizer.mean.lerp_(gradient, 1 - 0.9)
     optimizer.square.lerp_(gradient.square(), 1 - 0.999)
     step = learning_rate * bias_correction * optimizer.mean / (optimizer.square.sqrt() + 1e-5)
-    sizes = [parameter.numel() for parameter in optimizer.parameters]
-    for parameter, part in zip(optimizer.parameters, step.split(sizes), strict=True):
+    for parameter, part in zip(optimizer.parameters, step.split(optimizer.sizes, dim=-1), strict=True):
         parameter.sub_(part.view_as(parameter))
 
 
@@ -483,7 +483,7 @@ def train(args, run):
     # The noise of actions and the permutations have a generator of their own, as an environment may seed torch's.
     generator = torch.Generator(device).manual_seed(torch.randint(2**62, ()).item())
     next_obs, _ = envs.reset(seed=args.seed + run.global_step)  # a resume starts new episodes
-    next_done = np.zeros(args.num_envs, dtype=bool)  # before the first step, no episode has ended
+    next_done = np.zeros(args.num_envs, dtype=bool)  # [lstm 3] before the first step, no episode has ended
     state = agent.initial_state(args.num_envs)  # [lstm 2]
 
     for update in run.updates():  # which also saves checkpoints between updates, and ends a run that is stopped
@@ -513,9 +513,9 @@ def train(args, run):
                 steps.append(step)
                 # a copy of the actions, as an environment may change them in place
                 next_obs, reward, terminated, truncated, infos = envs.step(action.cpu().numpy().copy())
-                next_done = terminated | truncated
+                next_done = terminated | truncated  # [lstm 3]
                 rewards[t] = reward
-                dones[t] = next_done
+                dones[t] = next_done  # [lstm 3]
                 if args.bootstrap_truncated:
                     # To gae() a time limit is an end. Adding gamma * V(the episode's last observation) to its last
                     # reward has the effect of bootstrapping there.
@@ -529,7 +529,7 @@ def train(args, run):
                         rewards[t, cut] += args.gamma * final_value.cpu().numpy()
                 run.log_step(infos)
 
-            # row t * N + i of the batch is step t of environment i
+            # Row t * N + i of the batch is step t of environment i.
             batch = {name: torch.cat([step[name] for step in steps]) for name in steps[0]}
             values = batch["values"]  # [speed] kept from the rollout
             # [lstm 3] the last observation may begin an episode as well

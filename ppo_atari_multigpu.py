@@ -223,8 +223,8 @@ class Agent(nn.Module):
 
     def forward(self, obs):
         """The policy and the values, float32 [B], of observations, uint8 [B, 84, 84, channels]."""
-        dtype = torch.bfloat16 if self.bf16 else torch.float32
-        pixels = obs.movedim(-1, 1).to(dtype) / 255  # [atari 9] scaled to [0, 1]
+        frames = obs.movedim(-1, 1)
+        pixels = (frames.bfloat16() if self.bf16 else frames.float()) / 255  # [atari 9] scaled to [0, 1]
         with torch.autocast(obs.device.type, torch.bfloat16, enabled=self.bf16):  # [speed]
             features = self.trunk(pixels).float()
         return Categorical(self.policy(features)), self.value(features).squeeze(-1)
@@ -297,6 +297,7 @@ class Adam:
 
     def __init__(self, agent):
         self.parameters = [p for p in agent.parameters() if p.requires_grad]
+        self.sizes = [p.numel() for p in self.parameters]
         self.mean = torch.cat([torch.zeros_like(p).flatten() for p in self.parameters])
         self.square = torch.zeros_like(self.mean)
         self.steps = torch.zeros((), dtype=torch.float64)  # a tensor, as a number would be compiled anew at each step
@@ -320,8 +321,7 @@ def adam_step(optimizer, gradient, learning_rate):
     optimizer.mean.lerp_(gradient, 1 - 0.9)
     optimizer.square.lerp_(gradient.square(), 1 - 0.999)
     step = learning_rate * bias_correction * optimizer.mean / (optimizer.square.sqrt() + 1e-5)
-    sizes = [parameter.numel() for parameter in optimizer.parameters]
-    for parameter, part in zip(optimizer.parameters, step.split(sizes), strict=True):
+    for parameter, part in zip(optimizer.parameters, step.split(optimizer.sizes, dim=-1), strict=True):
         parameter.sub_(part.view_as(parameter))
 
 
@@ -494,7 +494,7 @@ def train(args, run):
                         rewards[t, cut] += args.gamma * final_value.cpu().numpy()
                 run.log_step(infos)
 
-            # row t * N + i of the batch is step t of environment i
+            # Row t * N + i of the batch is step t of environment i.
             batch = {name: torch.cat([step[name] for step in steps]) for name in steps[0]}
             values = batch["values"]  # [speed] kept from the rollout
             _, next_value, *_ = agent(torch.from_numpy(next_obs).to(device))

@@ -407,6 +407,7 @@ class Adam:
 
     def __init__(self, agent):
         self.parameters = [p for p in agent.parameters() if p.requires_grad]
+        self.sizes = [p.numel() for p in self.parameters]
         self.mean = torch.cat([torch.zeros_like(p).flatten() for p in self.parameters])
         self.square = torch.zeros_like(self.mean)
         self.steps = torch.zeros((), dtype=torch.float64)  # a tensor, as a number would be compiled anew at each step
@@ -430,8 +431,7 @@ def adam_step(optimizer, gradient, learning_rate):
     optimizer.mean.lerp_(gradient, 1 - 0.9)
     optimizer.square.lerp_(gradient.square(), 1 - 0.999)
     step = learning_rate * bias_correction * optimizer.mean / (optimizer.square.sqrt() + 1e-5)
-    sizes = [parameter.numel() for parameter in optimizer.parameters]
-    for parameter, part in zip(optimizer.parameters, step.split(sizes), strict=True):
+    for parameter, part in zip(optimizer.parameters, step.split(optimizer.sizes, dim=-1), strict=True):
         parameter.sub_(part.view_as(parameter))
 
 
@@ -520,8 +520,9 @@ def train(args, run):
                         rewards[t, cut] += args.gamma * final_value.cpu().numpy()
                 run.log_step(infos)
 
-            # Values and log probabilities follow in one pass. Row t * N + i is step t of environment i.
+            # Row t * N + i of the batch is step t of environment i.
             batch = {name: torch.cat([step[name] for step in steps]) for name in steps[0]}
+            # Values and log probabilities follow in one pass: no step needed them.
             policy, values, *_ = agent(batch["obs"])
             batch["logprobs"] = policy.log_prob(batch["actions"])
             batch["values"] = values

@@ -336,26 +336,26 @@ class Adam:
 
     def __init__(self, agent):
         self.parameters = [p for p in agent.parameters() if p.requires_grad]
+        self.sizes = [p[0].numel() for p in self.parameters]  # [seeds 1] of one agent
         # [seeds 1] float32 [S, P], for the P numbers in all parameters of an agent
         self.mean = torch.cat([torch.zeros_like(p).flatten(1) for p in self.parameters], dim=1)
         self.square = torch.zeros_like(self.mean)
         self.steps = torch.zeros((), dtype=torch.float64)  # a tensor, as a number would be compiled anew at each step
 
 
+# [seeds 1] The gradient has a row for each agent, [S, P]. The learning rate is [S, 1], or [1, 1] if it is that of all.
 @torch.no_grad()
 def adam_step(optimizer, gradient, learning_rate):
     """[core 3] Takes a step of Adam as TensorFlow does: epsilon is 1e-5, and is added before the bias correction.
 
     torch.optim.Adam would add it after: lr * m / (1 - 0.9^t) / (sqrt(v / (1 - 0.999^t)) + 1e-5). This is a function, so
-    that torch.compile can compile it with the gradient. [seeds 1] gradient: of all parameters, a row per agent, [S, P];
-    learning_rate: [S, 1], or [1, 1] if it is that of all agents."""
+    that torch.compile can compile it with the gradient. gradient: of all parameters, in one vector."""
     optimizer.steps += 1
     bias_correction = torch.sqrt(1 - 0.999**optimizer.steps) / (1 - 0.9**optimizer.steps)
     optimizer.mean.lerp_(gradient, 1 - 0.9)
     optimizer.square.lerp_(gradient.square(), 1 - 0.999)
     step = learning_rate * bias_correction * optimizer.mean / (optimizer.square.sqrt() + 1e-5)
-    sizes = [parameter[0].numel() for parameter in optimizer.parameters]  # [seeds 1] of one agent
-    for parameter, part in zip(optimizer.parameters, step.split(sizes, dim=1), strict=True):  # [seeds 1]
+    for parameter, part in zip(optimizer.parameters, step.split(optimizer.sizes, dim=-1), strict=True):
         parameter.sub_(part.view_as(parameter))
 
 
@@ -505,6 +505,7 @@ def train(args, run):
             sys.exit("error: --gamma and --gae-lambda must be in [0, 1]")
         if agent_args.clip_coef < 0 or agent_args.max_grad_norm <= 0:
             sys.exit("error: --clip-coef must be at least 0, and --max-grad-norm above 0")
+    # [seeds 1]
     num_agents = len(run.args_of_agents)
     if num_agents > 1 and args.target_kl is not None:
         sys.exit("error: --target-kl may end the agents' updates at different epochs: it works with one agent only")
@@ -583,9 +584,9 @@ def train(args, run):
                         rewards[t, i] += gamma[i] * final_value.item()
                 run.log_step(infos)
 
-            # Values and log probabilities follow in one pass. Row t * N + i is step t of environment i.
-            # [seeds 1] each [S, M * N, ...]
+            # Row t * N + i of the batch is step t of environment i. [seeds 1] Each column is [S, M * N, ...].
             batch = {name: torch.cat([step[name] for step in steps], dim=1) for name in steps[0]}
+            # Values and log probabilities follow in one pass: no step needed them.
             policy, values, *_ = agent(batch["obs"])
             batch["logprobs"] = policy.log_prob(batch["actions"])
             batch["values"] = values

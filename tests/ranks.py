@@ -93,14 +93,8 @@ def child(rank, group, options, folder, change, module):
 
 def in_float64(module=script):
     """Makes a process that was forked for one run compute in float64, in all its threads; see rounding.InFloat64."""
-    init = module.Agent.__init__
-
-    def init_in_float64(agent, *args, **options):
-        init(agent, *args, **options)
-        agent.dtype = torch.float64
-
     torch.set_default_dtype(torch.float64)
-    module.Agent.__init__, torch.Tensor.float = init_in_float64, torch.Tensor.double
+    torch.Tensor.float = torch.Tensor.double
 
 
 def run(ranks, options, folder, change=None, module=script, **environment):

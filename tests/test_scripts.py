@@ -124,7 +124,7 @@ def test_the_plumbing_is_the_same_everywhere(script):
     """Byte for byte. Below it, only scripts of several processes or agents have definitions, which are marked."""
     assert plumbing(script) == plumbing(PPO) and not marks(plumbing(script))
     if "seeds 1" in script.marks:
-        assert below_plumbing(script).endswith('\n\n\nif __name__ == "__main__":\n    main(make_run)  # [seeds 1]\n')
+        assert below_plumbing(script).endswith('\n\n\nif __name__ == "__main__":\n    main(Runs)  # [seeds 1]\n')
     elif "aux 2" not in of_ancestors(script):
         assert below_plumbing(script) == '\n\n\nif __name__ == "__main__":\n    main()\n'
     else:

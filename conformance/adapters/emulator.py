@@ -20,6 +20,7 @@ class Emulator(gym.Env):
         shape = (128,) if ram else (210, 160, 3)
         self.observation_space = gym.spaces.Box(0, 255, shape, np.uint8)
         self.action_space = gym.spaces.Discrete(len(Game.MEANINGS))
+        self.spec = SimpleNamespace(kwargs={"frameskip": 1})
         self.ale = SimpleNamespace(lives=lambda: game.lives, getScreenRGB=self.screen)
 
     def screen(self, buffer=None):

@@ -383,7 +383,6 @@ class OneGame:
         module.gym = Proxy(
             library,
             make=lambda name, obs_type="rgb", **options: Emulator(game, ram=obs_type == "ram"),
-            spec=lambda name: SimpleNamespace(kwargs={"frameskip": 1}),
         )
         try:
             self.envs = module.make_envs(module.Args(num_envs=1, num_minibatches=1))
