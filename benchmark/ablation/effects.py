@@ -6,7 +6,6 @@ Writes the effects into the headers of the recipes and into benchmark/ablation/R
 """
 
 import json
-import re
 import textwrap
 from collections import Counter
 from pathlib import Path
@@ -21,14 +20,7 @@ from recipes.recipe import Recipe, escape, recipes, write
 
 RESULTS = Path(__file__).parent / "results"
 # An option whose absence has a row of its own
-TRUNCATED = Recipe(
-    Path("without/--bootstrap-truncated"),
-    {
-        "what": "a time limit counts as an end, as in `ppo2`",
-        "source": 'Pardo et al. (2018), "Time Limits in Reinforcement Learning"',
-    },
-    "",
-)
+TRUNCATED = Recipe(Path("without/--bootstrap-truncated"), {"what": "a time limit counts as an end, as in `ppo2`"}, "")
 # The options of ppo_seeds.py that do the same as a recipe for ppo.py.
 OPTIONS = {("anneal_lr", False): "core-4", ("max_grad_norm", 1e9): "core-11"}
 
@@ -120,27 +112,6 @@ def spread(values):
     return f"{np.mean(values):.1f} ± {np.std(values, ddof=1):.1f}"
 
 
-def studies_of_details():
-    """{"core 4": what studies found about this detail, or ""}, from docs/details.md."""
-    found = {}
-    for entry in (ROOT / "docs" / "details.md").read_text().split("\n\n"):
-        mark = re.search(r"\*\*(\w+ \d+): ", entry)
-        studies = re.search(r"\*Studies\*: (.*?)\.\n\*Ours\*: ", entry, re.DOTALL)
-        if mark is not None:
-            found[mark[1]] = " ".join(studies[1].split()) if studies is not None else ""
-    return found
-
-
-def studies():
-    """{recipe: what studies found about its detail, or where its idea is from}; of docs/details.md, or the header."""
-    of_details = studies_of_details()
-    found = {}
-    for recipe in [*recipes(), TRUNCATED]:
-        detail = re.match(r"without/(\w+)-(\d+)", recipe.name)
-        found[recipe.name] = of_details[" ".join(detail.groups())] if detail else recipe.header["source"]
-    return found
-
-
 def draw_panel(axes, rows, differences):
     """Draws the differences of Effects as points with their intervals."""
     for y, difference in enumerate(differences):
@@ -180,7 +151,7 @@ def name_of_parent(effect):
     return " with ".join([f"{script}.py", *names])
 
 
-def section(what, rows, sources):
+def section(what, rows):
     """The lines of a section of the README: a table of Effects."""
     parent = rows[0].parent
     shown = f"mean ± standard deviation, {len(parent)} seeds" if len(parent) > 1 else "1 seed"
@@ -190,8 +161,8 @@ def section(what, rows, sources):
         f"`{name_of_parent(rows[0])}` itself ends at {spread(scores(parent))}; the mean of its curve is "
         f"{spread(areas(parent))} ({shown}).",
         "",
-        "| recipe | change | seeds | final return | mean of the curve | what studies found, or source |",
-        "|---|---|---|---|---|---|",
+        "| recipe | change | seeds | final return | mean of the curve |",
+        "|---|---|---|---|---|",
     ]
     for effect in rows:
         recipe = effect.recipe
@@ -202,7 +173,6 @@ def section(what, rows, sources):
             str(len(effect.runs)),
             interval(effect.final),
             interval(effect.area),
-            sources[recipe.name],
         ]
         lines.append(f"| {' | '.join(map(escape, cells))} |")
     return [*lines, ""]
@@ -221,11 +191,11 @@ def sentence(what, effect):
 
 
 def main():
-    tables, sources = effects(), studies()
+    tables = effects()
     draw(tables, ROOT / "docs" / "effects.svg")
     lines, sentences = [], {}
     for what, rows in tables.items():
-        lines += section(what, rows, sources)
+        lines += section(what, rows)
         for effect in rows:
             sentences.setdefault(effect.recipe.name, []).append(sentence(what, effect))
     readme = Path(__file__).parent / "README.md"
