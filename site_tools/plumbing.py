@@ -5,6 +5,8 @@
 The plumbing is the text from the line "# That was PPO." to the end of main(). What a script has below main() stays.
 """
 
+import sys
+
 from benchmark.results import ROOT
 from recipes.recipe import plumbing
 from site_tools.diffs import scripts
@@ -15,7 +17,13 @@ def main():
     for name in scripts():
         file = ROOT / f"{name}.py"
         text = file.read_text()
-        file.write_text(text.replace(plumbing(text), source))
+        try:
+            written = text.replace(plumbing(text), source)
+        except ValueError as error:
+            sys.exit(f"error: {file.name}: {error}")
+        if written != text:
+            file.write_text(written)
+            print(f"{file.name}: rewritten")
 
 
 if __name__ == "__main__":
