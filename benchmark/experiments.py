@@ -6,23 +6,16 @@ from typing import NamedTuple
 
 from benchmark.results import option_text
 from benchmark.scores import mean_and_deviation, number, scores, short_steps, with_count
+from benchmark.scripts import SCRIPTS
 
-# Our scripts in the order of the report, and which runs of ppo2 they repeat.
+# Which runs of ppo2 our scripts repeat
 PAIRS = {
     "ppo": "ppo2_copy",
     "ppo_shared": "ppo2_shared",
     "ppo_continuous_action": "ppo2_mujoco",
     "ppo_atari": "ppo2_atari",
     "ppo_atari_lstm": "ppo2_lstm",
-    "ppo_atari_envpool": None,
-    "ppo_procgen": None,
-    "ppo_multidiscrete": None,
-    "ppo_multidiscrete_mask": None,
-    "ppo_selfplay": None,
     "ppo_seeds": "ppo2_copy",
-    "ppo_atari_multigpu": None,
-    "ppo_atari_cleanba": None,
-    "impala_atari_cleanba": None,
 }
 # Scripts whose runs with the defaults are also compared with stopped runs of ppo2, at equal steps of the same schedule
 BESIDE = {"ppo_atari": "ppo2_atari", "ppo_atari_envpool": "ppo2_atari"}
@@ -135,7 +128,7 @@ class Experiment(NamedTuple):
 def experiments_of(runs_by_key):
     """The experiments in what results.load() returns, [Experiment, ...].
 
-    The scripts are in the order of PAIRS, and others after them."""
+    The scripts are in the order of SCRIPTS, and others after them."""
     experiments = []
     for (side, script, env_id, options, wanted), runs in runs_by_key.items():
         if side != "ours":
@@ -151,12 +144,12 @@ def experiments_of(runs_by_key):
             beside = tuple(runs_by_key.get(("ppo2", BESIDE.get(script), game, "{}", wanted), []))
         experiments.append(Experiment(script, env_id, json.loads(options), runs, ppo2, beside))
 
-    known = list(PAIRS)
+    known = list(SCRIPTS)
 
     def place(experiment):
         return (
             known.index(experiment.script) if experiment.script in known else len(known),
-            experiment.script,  # of those that PAIRS lacks
+            experiment.script,  # of those that SCRIPTS lacks
             experiment.env_id not in FIRST,
             experiment.env_id,
             -experiment.most_steps,  # the longest runs first

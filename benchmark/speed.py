@@ -25,11 +25,12 @@ from typing import NamedTuple
 
 from benchmark.libraries import find_python
 from benchmark.results import ROOT
+from benchmark.scripts import SCRIPTS
 from benchmark.sweep import machine
 
 TIMED = ROOT / "benchmark" / "timed"  # the programs that are timed
 SB3 = ["stable-baselines3==2.9.2", "gymnasium[mujoco]", "ale-py", "opencv-python-headless", "box2d", "pygame-ce"]
-SCRIPTS = {  # those of the settings that have a name
+NAMED = {  # the settings that have a name
     "CartPole": "ppo.py --env-id CartPole-v1",
     "HalfCheetah": "ppo_continuous_action.py --env-id HalfCheetah-v5",
     "Breakout": "ppo_atari.py --env-id BreakoutNoFrameskip-v4",
@@ -115,7 +116,7 @@ def chosen_settings(options):
     chosen = []
     for text in options.settings:
         name, *more_words = shlex.split(text)
-        script, *words = shlex.split(SCRIPTS.get(name, name))
+        script, *words = shlex.split(NAMED.get(name, name))
         for ranks in options.ranks or [0]:
             label = f"{text}, {ranks} ranks" if ranks else text
             chosen.append(Setting(label, script, [*words, *more_words], ranks))
@@ -267,8 +268,7 @@ def main():
     lines = []
     failed = False
     if options.check:
-        scripts = [*sorted(ROOT.glob("*ppo*.py")), ROOT / "impala_atari_cleanba.py"]
-        options.settings = options.settings or [script.name for script in scripts]
+        options.settings = options.settings or [f"{name}.py" for name in SCRIPTS]
         options.repeats = 2
         options.no_sb3 = True
         failed, line = run_golden_tests()

@@ -2,8 +2,8 @@
 
     python -m site_tools.diffs
 
-Rewrites the links to definitions and the names of other implementations in docs/details.md, and the sizes of diffs and
-the scores in the README's table of scripts.
+Rewrites the links to definitions and the names of other implementations in docs/details.md, and the sizes of diffs,
+the extras and the scores in the README's table of scripts.
 """
 
 import ast
@@ -16,6 +16,7 @@ from typing import NamedTuple
 from benchmark.experiments import experiments_of
 from benchmark.results import RESULTS, ROOT, load
 from benchmark.scores import mean_and_deviation, scores
+from benchmark.scripts import SCRIPTS
 from conformance import page
 
 README = ROOT / "README.md"
@@ -59,7 +60,7 @@ def cells(line):
 class Script(NamedTuple):
     """A row of the README's table of scripts, and the details that the script adds to its parent."""
 
-    parent: str  # "" of the first
+    parent: str | None
     own: list
     row: dict
 
@@ -82,22 +83,19 @@ def scripts():
     text = README.read_text()
     above = text[: SCRIPT_ROW.search(text).start()].splitlines()
     header = cells(above[-2])  # between it and the first script is the line |---|
-    [diff_column] = [name for name in header if name.startswith("diff")]
     details = [mark for mark in claims() if mark not in KINDS]
     scripts_by_name = {}
-    family_texts = {"": ""}  # the text of each script together with those of its ancestors
+    family_texts = {None: ""}  # the text of each script together with those of its ancestors
     for row in SCRIPT_ROW.finditer(text):
         name = row[1]
-        about = dict(zip(header, cells(row[0]), strict=True))
-        parent_named = re.match(r"`(\w+)\.py`", about[diff_column])  # the cell begins with the parent, if there is one
-        parent = parent_named[1] if parent_named else ""
+        parent = SCRIPTS[name].parent
         source = "\n".join(lines(name))
         inherited = family_texts[parent]
         family_texts[name] = inherited + source
         own = OWN_DETAILS.get(name)
         if own is None:
             own = [mark for mark in details if f"[{mark}]" in source and f"[{mark}]" not in inherited]
-        scripts_by_name[name] = Script(parent, own, about)
+        scripts_by_name[name] = Script(parent, own, dict(zip(header, cells(row[0]), strict=True)))
     return scripts_by_name
 
 
@@ -261,7 +259,7 @@ def is_short(experiment):
 
 
 def with_diffs_and_scores(text, experiments):
-    """README.md with the diff's size and the first score in each script's row."""
+    """README.md with the diff's size, the extra and the first score in each script's row."""
     table = scripts()
     cells_by_script = first_score_cells(experiments)
 
@@ -269,7 +267,8 @@ def with_diffs_and_scores(text, experiments):
         name = match[1]
         script = table[name]
         nothing = {"environment": "", "steps": "", "score": f"[shorter runs]({ALL_SCORES})", "runs": ""}
-        new_cells = script.row | cells_by_script.get(name, nothing)
+        extra = SCRIPTS[name].extra
+        new_cells = script.row | {"extra": f"`{extra}`" if extra else ""} | cells_by_script.get(name, nothing)
         for column in new_cells:
             if column.startswith("diff") and script.parent:
                 added, removed = size(name, script.parent)

@@ -10,8 +10,8 @@ from benchmark.experiments import experiments_of
 from benchmark.report import table_head, table_row
 from benchmark.results import RESULTS, ROOT, load
 from benchmark.scores import mean_and_deviation, scores
+from benchmark.scripts import SCRIPTS
 from conformance import page
-from site_tools.diffs import scripts
 
 HISTORY = ROOT / "docs" / "history.md"
 TASKS = "Breakout", "Pong", "BeamRider", "Hopper", "Walker2d", "HalfCheetah"
@@ -117,8 +117,8 @@ def with_tables(text, experiments, scripts):
 
 
 def all_scripts():
-    """The files of the scripts in the README's table, ppo.py first; copies that lie beside them are none."""
-    names = sorted(scripts(), key=lambda name: (name != "ppo", name))
+    """The files of the scripts, ppo.py first."""
+    names = sorted(SCRIPTS, key=lambda name: (name != "ppo", name))
     return [ROOT / f"{name}.py" for name in names]
 
 

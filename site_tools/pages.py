@@ -28,6 +28,7 @@ from benchmark import report
 from benchmark.curves import together
 from benchmark.experiments import experiments_of, left_out
 from benchmark.results import RESULTS, ROOT, load
+from benchmark.scripts import SCRIPTS
 from recipes.recipe import recipes
 from site_tools import diffs
 from site_tools.diffs import DETAILS, KINDS, MARK
@@ -73,7 +74,7 @@ def target(link, file):
     path = (file.parent / path).resolve()
     if path in texts():
         return texts()[path] + place
-    if path.parent == ROOT and path.stem in diffs.scripts():
+    if path.parent == ROOT and path.stem in SCRIPTS:
         return f"{path.stem}.html{place}"
     if path.suffix == ".diff":
         return f"recipes.html#{path.parent.name}-{path.stem}"

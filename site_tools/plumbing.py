@@ -8,13 +8,13 @@ The plumbing is the text from the line "# That was PPO." to the end of main(). W
 import sys
 
 from benchmark.results import ROOT
+from benchmark.scripts import SCRIPTS
 from recipes.recipe import plumbing
-from site_tools.diffs import scripts
 
 
 def main():
     source = plumbing((ROOT / "ppo.py").read_text())
-    for name in scripts():
+    for name in SCRIPTS:
         file = ROOT / f"{name}.py"
         text = file.read_text()
         try:

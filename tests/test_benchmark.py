@@ -37,6 +37,7 @@ from benchmark import (
     sweep,
 )
 from benchmark.ablation import effects
+from benchmark.scripts import SCRIPTS
 from recipes import recipe as recipe_files
 
 
@@ -392,7 +393,7 @@ def test_a_sweep_has_its_lines(path, tmp_path):
         for expanded in sweep.expand(line):  # a pattern stands for the recipes that fit
             script, names, _ = sweep.parts(expanded)
             if script not in experiments.PAIRS.values():  # not a run of ppo2
-                assert script.removesuffix(".py") in experiments.PAIRS
+                assert script.removesuffix(".py") in SCRIPTS
                 sweep.with_recipes(script, names)
 
 

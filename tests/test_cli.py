@@ -14,6 +14,8 @@ from processes import finish, start
 from run_files import checkpoint, scalars
 from script_table import ATARI, CLASSIC_CONTROL, CONTINUOUS, PPO, ROOT, every_script, every_text, of_scripts
 
+from benchmark.scripts import SCRIPTS
+
 
 @every_script
 def test_an_environment_that_does_not_fit(script, tmp_path):
@@ -87,7 +89,8 @@ def test_help_lists_every_option(script, capsys, monkeypatch):
 @every_text
 def test_defaults_are_the_papers(script):
     """None stands for an option that the script lacks."""
-    expected, args = CLASSIC_CONTROL | script.defaults, vars(script.module.Args())
+    expected = CLASSIC_CONTROL | script.defaults | {"env_id": SCRIPTS[script.name].env_id}
+    args = vars(script.module.Args())
     assert {name: args.get(name) for name in expected} == expected
 
 

@@ -12,6 +12,7 @@ import pytest
 from script_table import ROOT, TEXTS
 from test_scripts import parents
 
+from benchmark.scripts import SCRIPTS
 from site_tools import diffs, history, pages
 
 DETAILS, README = diffs.DETAILS.read_text(), diffs.README.read_text()
@@ -32,11 +33,11 @@ def test_every_detail_has_its_entry():
 
 
 def test_the_table_of_scripts():
-    """Has every script, with its parent and its details as the tests know them."""
+    """Has every script, with its details as the tests know them."""
     found = diffs.scripts()
-    assert set(found) == set(parents) and diffs.size("ppo_shared", "ppo")[0] > 0
+    assert set(found) == set(SCRIPTS) == set(parents) and diffs.size("ppo_shared", "ppo")[0] > 0
     for name, row in found.items():
-        assert row.parent == (parents[name].parent or "") and set(row.own) == parents[name].marks
+        assert set(row.own) == parents[name].marks
 
 
 def test_the_score_of_a_script(monkeypatch):
@@ -71,8 +72,6 @@ def test_the_table_of_hyperparameters(tmp_path):
         (tmp_path / f"{name}.py").write_text(f"class Args:\n{options}")
     lines = history.hyperparameter_table([tmp_path / "a.py", tmp_path / "b.py"])
     assert lines[2:] == ["| `x` | 1 | 1_000: b |", "| `y` | 2.5e-4 | absent: b |"]
-    names = {script.stem for script in history.all_scripts()}
-    assert names == {script.name for script in TEXTS}
 
 
 def test_a_mark_belongs_to_the_definition_that_it_is_in(monkeypatch):

@@ -5,15 +5,16 @@ import tomllib
 from fnmatch import fnmatch
 
 import pytest
-from script_table import ROOT, TEXTS
+from script_table import ROOT
 
-ENVPOOL = ("ppo_atari_envpool.py", "ppo_atari_multigpu.py", "ppo_atari_cleanba.py", "impala_atari_cleanba.py")
-EXTRAS = {f"{script.name}.py": [] for script in TEXTS} | dict.fromkeys(ENVPOOL, ["envpool"]) | {
-    "ppo_atari.py": ["atari"], "ppo_atari_lstm.py": ["atari"], "ppo_continuous_action.py": ["mujoco"],
-    "ppo_procgen.py": ["procgen"], "ppo_multidiscrete.py": ["microrts"], "ppo_multidiscrete_mask.py": ["microrts"],
-    "ppo_selfplay.py": ["selfplay"], "enjoy.py": ["atari", "mujoco", "video"],
-    "check.py": ["atari", "mujoco", "video"], "export.py": ["atari", "mujoco", "export"],
-}  # fmt: skip
+from benchmark.scripts import SCRIPTS
+
+EXTRAS = {f"{name}.py": [script.extra] if script.extra else [] for name, script in SCRIPTS.items()}
+EXTRAS |= {
+    "check.py": ["atari", "mujoco", "video"],
+    "enjoy.py": ["atari", "mujoco", "video"],
+    "export.py": ["atari", "mujoco", "export"],
+}
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT, OPTIONAL = PYPROJECT["project"], PYPROJECT["project"]["optional-dependencies"]
 LOCKED = tomllib.loads((ROOT / "poetry.lock").read_text())["package"]
