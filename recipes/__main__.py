@@ -8,7 +8,7 @@ python -m recipes --caught core-3    runs the tests on the script with that reci
 import argparse
 import sys
 
-from recipes.recipe import apply, plumbing, recipes, write
+from recipes.recipe import recipes, write
 from recipes.refresh import find_catching_test, refreshed, write_index
 
 
@@ -23,20 +23,11 @@ def record_test(recipe):
 
 
 def refresh(recipe):
-    """Rewrites a recipe that no longer applies to its script."""
-    if applies(recipe):
-        return
+    """Rewrites a recipe that no longer applies to its script, or that has another form than write() gives it."""
+    before = recipe.file.read_text()
     write(refreshed(recipe))
-    print(f"{recipe.name}: rewritten")
-
-
-def applies(recipe):
-    """Whether a recipe applies to its script as it is now, without fuzz, and leaves the plumbing as it is."""
-    source = recipe.script.read_text()
-    try:
-        return plumbing(apply(recipe, source)) == plumbing(source)
-    except ValueError:
-        return False
+    if recipe.file.read_text() != before:
+        print(f"{recipe.name}: rewritten")
 
 
 def main():

@@ -92,23 +92,16 @@ def escape(text):
     return text.replace("|", r"\|")
 
 
-def run_git(folder, *words, environment=None, **options):
+def run_git(folder, *words, **options):
     """The output of git in a folder; ValueError with git's message where it fails.
 
-    Without `environment` the folder counts as outside any repository. `options` are those of subprocess.run."""
-    if environment is None:
-        environment = outside_environment(folder)
+    git sees a repository in the folder itself, but none above it. `options` are those of subprocess.run."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    environment["GIT_CEILING_DIRECTORIES"] = str(Path(folder).resolve().parent)
     done = subprocess.run(["git", *words], cwd=folder, env=environment, capture_output=True, text=True, **options)
     if done.returncode:
         raise ValueError(done.stderr.strip())
     return done.stdout
-
-
-def outside_environment(folder):
-    """The environment in which git takes a folder for one outside any repository."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
-    environment["GIT_CEILING_DIRECTORIES"] = str(Path(folder).resolve().parent)
-    return environment
 
 
 def apply(recipe, source):

@@ -7,7 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from recipes.recipe import ROOT, apply, outside_environment, plumbing, recipes, run_git
+from recipes.recipe import ROOT, apply, plumbing, recipes, run_git
 
 # Tests that run the scripts; those that only read them would fail with any change.
 TESTS = "gae loss golden normalize atari_wrappers lstm multidiscrete procgen run cli learning".split()
@@ -23,51 +23,57 @@ NEAREST = {
 }
 
 
-def repository_environment(folder):
-    """The environment in which git works on a folder with this repository's objects, and with an index of its own."""
-    command = ["git", "rev-parse", "--absolute-git-dir"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    environment = outside_environment(folder)
-    environment["GIT_DIR"] = done.stdout.strip()
-    environment["GIT_WORK_TREE"] = str(folder)
-    environment["GIT_INDEX_FILE"] = str(Path(folder, ".index"))
-    return environment
-
-
 def diff(script, before, after):
-    """The diff of two texts of a script, with the hashes of both; ValueError where they differ in the plumbing."""
+    """The diff of two texts of a script; ValueError where they differ in the plumbing."""
     if plumbing(before) != plumbing(after):
         raise ValueError(f"{script}: a recipe must not change the lines from '# That was PPO' to the end of main()")
     with tempfile.TemporaryDirectory() as folder:
-        environment = repository_environment(folder)
+        run_git(folder, "init", "-q")
         Path(folder, script).write_text(before)
-        run_git(folder, "add", script, environment=environment)
+        run_git(folder, "add", script)
         Path(folder, script).write_text(after)
         # A user's git may be set to call another program, or to write colors.
-        command = "diff", "--no-ext-diff", "--no-color", "--no-prefix", "--full-index", "-U2", script
-        return run_git(folder, *command, environment=environment)
+        return run_git(folder, "diff", "--no-ext-diff", "--no-color", "--no-prefix", "--full-index", "-U2", script)
+
+
+def applies(recipe):
+    """Whether a recipe applies to its script as it is now, without fuzz, and leaves the plumbing as it is."""
+    source = recipe.script.read_text()
+    try:
+        return plumbing(apply(recipe, source)) == plumbing(source)
+    except ValueError:
+        return False
+
+
+def base(recipe):
+    """The script's text in the newest commit to which the recipe applies, and this text with the recipe."""
+    name = recipe.header["script"]
+    for commit in run_git(ROOT, "log", "--format=%H", "--", name).split():
+        try:
+            source = run_git(ROOT, "show", f"{commit}:{name}")
+            return source, apply(recipe, source)
+        except ValueError:
+            continue
+    raise ValueError(f"{recipe.name}: it applies neither to {name} nor to a committed text of it")
 
 
 def refreshed(recipe):
     """The recipe for the current script; ValueError where both have changed the same lines.
 
-    The diff's index line names the script's text that it was made from, so `git apply --3way` can merge it with what
-    has changed in the script since."""
+    A recipe that still applies stays as it is. Another is merged with what has changed since it applied."""
+    if applies(recipe):
+        return recipe
     name = recipe.header["script"]
     current = recipe.script.read_text()
-    if "\nindex " not in recipe.diff:  # the diff is one of `diff -U2`
-        return recipe._replace(diff=diff(name, current, apply(recipe, current)))
+    before, after = base(recipe)
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder, name)
         script.write_text(current)
-        environment = repository_environment(folder)
-        run_git(folder, "add", name, environment=environment)
-        merge = "apply", "--3way", "-p0", "--whitespace=nowarn", "-"
+        Path(folder, "before").write_text(before)
+        Path(folder, "recipe").write_text(after)
         try:
-            run_git(folder, *merge, environment=environment, input=recipe.diff)
-        except ValueError as error:
-            if "<<<<<<<" not in script.read_text():  # git could not merge at all: it may lack the text that was changed
-                raise ValueError(f"{recipe.name}: {error}") from None
+            run_git(folder, "merge-file", name, "before", "recipe")
+        except ValueError:
             conflict = ROOT / "build" / f"{recipe.file.stem}.py"
             conflict.parent.mkdir(exist_ok=True)
             conflict.write_text(script.read_text())

@@ -159,7 +159,9 @@ HEADER = "what: w\nwhy: y\nsource: s\nscript: s.py\ncommand: c\n"
 
 @pytest.fixture
 def refresh(tmp_path, monkeypatch):
-    """A function that writes a script and refreshes a recipe which was made for BEFORE, in a repository."""
+    """A function that writes a script and refreshes a recipe, in a repository that has BEFORE.
+
+    The recipe was made for a text that was never committed."""
     script, file = tmp_path / "s.py", tmp_path / "two.diff"
     monkeypatch.setattr("recipes.recipe.ROOT", tmp_path)
     monkeypatch.setattr(refreshing, "ROOT", tmp_path)
@@ -167,7 +169,8 @@ def refresh(tmp_path, monkeypatch):
     git = ["git", "-C", tmp_path, "-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
     for command in (["init", "-q"], ["add", "s.py"], ["commit", "-qm", "a"]):
         subprocess.run([*git, *command], check=True)
-    file.write_text(HEADER + refreshing.diff("s.py", BEFORE, BEFORE.replace("y + 1", "y + 2")))
+    made_for = "\n" + BEFORE
+    file.write_text(HEADER + refreshing.diff("s.py", made_for, made_for.replace("y + 1", "y + 2")))
 
     def refresh(text):
         script.write_text(text)
@@ -182,6 +185,16 @@ def test_a_recipe_follows_its_script(refresh, tmp_path):
     with pytest.raises(ValueError):
         apply(read(tmp_path / "two.diff"), after)
     assert apply(refresh(after), after) == after.replace("y + 1", "y + 2")
+
+
+def test_a_recipe_that_still_applies_is_left_alone(refresh, tmp_path):
+    """Where its lines have moved, too. But a diff of a user's copy gets the names that all recipes have."""
+    file = tmp_path / "two.diff"
+    assert refresh(BEFORE.replace("import a\n", "import a\nimport b\n")) == read(file)
+    text = file.read_text()
+    file.write_text(text.replace("+++ s.py", "+++ my_s.py\t2026-01-01"))
+    program.refresh(read(file))
+    assert file.read_text() == text
 
 
 def test_a_diff_does_not_depend_on_the_settings_of_git(refresh, tmp_path, monkeypatch):
