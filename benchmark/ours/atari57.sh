@@ -8,6 +8,6 @@ Pong PrivateEye Qbert Riverraid RoadRunner Robotank Seaquest Skiing Solaris Spac
 TimePilot Tutankham UpNDown Venture VideoPinball WizardOfWor YarsRevenge Zaxxon"
 ppo="--machado --network impala --num-envs 128 --total-timesteps 50000000"
 exec "${PYTHON:-.venv/bin/python}" -m benchmark.sweep "$@" < <(for game in $games; do
-    echo "ppo_atari_cleanba.py --env-id $game-v5 $ppo"
+    echo "ppo_atari_cleanba.py + without/core-9 --env-id $game-v5 $ppo"  # the paper does not clip the value
     echo "impala_atari_cleanba.py --env-id $game-v5 --machado"
 done)
