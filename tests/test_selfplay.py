@@ -282,13 +282,12 @@ def test_the_tournament_counts_for_whom_it_should(with_recipe):
 
 
 @pytest.mark.slow
-def test_elo_of_a_run(with_recipe, tmp_path, capsys, monkeypatch):
+def test_elo_of_a_run(with_recipe, tmp_path, capsys):
     """A row for each player, the random one first; the later, the stronger."""
     options = f"{SIGNS} 6144 --eval-every 8 --eval-games 4 --learning-rate 5e-4"
     run = train(with_recipe("with/selfplay-evaluation"), options, tmp_path)
     capsys.readouterr()
-    monkeypatch.setattr(sys, "argv", ["elo.py", str(run), "--games=20", "--players=3"])
-    elo.main()
+    elo.rate(elo.Args(run, games=20, players=3))
     title, *lines = capsys.readouterr().out.splitlines()
     rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
     assert [row[0] for row in rows] == ["steps", "random", "2,048", "4,096", "6,144"]

@@ -3,6 +3,7 @@
 import dataclasses
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 
 import gymnasium as gym
@@ -157,7 +158,7 @@ class Script:
         elif hasattr(module, "impala_cnn"):
             self.image_shape = (3, 64, 64)
         has_images = self.image_shape is not None
-        self.SHARED = has_images or self.kind == "multidiscrete" or module.__name__.startswith("ppo_shared")
+        self.SHARED = has_images or self.kind == "multidiscrete" or Path(module.__file__).name.startswith("ppo_shared")
         self.MASKS = hasattr(getattr(module, "Episodes", None), "action_mask")
         self.REASONS = {}
         if not hasattr(module, "ppo_loss"):
