@@ -829,14 +829,15 @@ class Run:
         with tqdm(total=total, initial=self.global_step, unit=" steps", unit_scale=True, mininterval=1) as bar:
             for update in range(self.updates_done + 1, self.num_updates + 1):
                 yield update  # here train() makes its rollout and its update
-                if self.returns:
-                    bar.set_postfix_str(f"return {np.mean(self.returns):.4g}", refresh=False)
-                bar.update(self.batch_size)
                 self.complete = update == self.num_updates
                 stopping = self.signal is not None  # read once, as a signal may come between two lines
                 due = self.args.save_every > 0 and update % self.args.save_every == 0
                 if due or stopping or self.complete:
                     self.save()
+                # after the save, as the bar fails where Ctrl-C has ended what reads it, such as tee
+                if self.returns:
+                    bar.set_postfix_str(f"return {np.mean(self.returns):.4g}", refresh=False)
+                bar.update(self.batch_size)
                 if stopping:
                     break
         self.writer.close()
@@ -963,17 +964,18 @@ class Runs:
         with tqdm(total=total, initial=self.global_step, unit=" steps", unit_scale=True, mininterval=1) as self.bar:
             for update in range(self.updates_done + 1, self.num_updates + 1):
                 yield update
-                means = [np.mean(run.returns) for _, run in self.running() if run.returns]
-                if means:
-                    text = f"return {np.mean(means):.4g} [{min(means):.4g}, {max(means):.4g}]"
-                    self.bar.set_postfix_str(text, refresh=False)
-                self.bar.update(self.batch_size)
                 self.complete = update == self.num_updates
                 stopping = self.signal is not None  # read once, as a signal may come between two lines
                 due = self.args.save_every > 0 and update % self.args.save_every == 0
                 if due or stopping or self.complete:
                     for _, run in self.running():
                         run.save()
+                # after the saves, as in Run.updates()
+                means = [np.mean(run.returns) for _, run in self.running() if run.returns]
+                if means:
+                    text = f"return {np.mean(means):.4g} [{min(means):.4g}, {max(means):.4g}]"
+                    self.bar.set_postfix_str(text, refresh=False)
+                self.bar.update(self.batch_size)
                 if stopping:
                     break
         for _, run in self.running():
