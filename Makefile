@@ -28,8 +28,8 @@ help:
 	@echo 'make test-isa   run the tests of computed numbers with each older instruction set that the processor has'
 	@echo 'make compare    draw the learning curves of runs/ as runs/curves.svg; test two experiments:'
 	@echo '                ARGS="runs --a ppo --b my_ppo --env-id CartPole-v1 --steps 10000 100000"'
-	@echo 'make report     bring plumbing, tables, pictures, links and recipes up to date; write site/index.html'
-	@echo 'make site       write site/index.html alone'
+	@echo 'make report     bring plumbing, recipes, links, tables and pictures up to date'
+	@echo 'make site       write site/index.html'
 	@echo 'make speed      measure steps per second: ARGS="CartPole HalfCheetah Breakout", or ARGS=--check on a GPU'
 	@echo 'make clean      remove .venv, .venv-sb3, .venv-score, site and build'
 
@@ -61,9 +61,9 @@ report: .venv/benchmark,dev.stamp
 	$(BIN)/python -m recipes
 	$(BIN)/python -m benchmark.ablation.effects
 	$(BIN)/python -m benchmark.report
+	$(BIN)/python -m conformance --page
 	$(BIN)/python -m site_tools.diffs
 	$(BIN)/python -m site_tools.history
-	$(BIN)/python -m site_tools.pages
 
 site: .venv/benchmark,dev.stamp
 	$(BIN)/python -m site_tools.pages

@@ -80,9 +80,9 @@ def library_table(experiments):
 def defaults(script):
     """{option: its default as the file of a script has it}."""
     source = script.read_text()
-    tree = ast.parse(source)
-    [options] = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Args"]
-    fields = [node for node in options.body if isinstance(node, ast.AnnAssign)]
+    [args] = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == "Args"]
+    source = ast.get_source_segment(source, args)  # the class alone, as each segment takes a pass over the source
+    fields = [node for node in ast.parse(source).body[0].body if isinstance(node, ast.AnnAssign)]
     return {field.target.id: ast.get_source_segment(source, field.value) for field in fields}
 
 

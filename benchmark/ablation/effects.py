@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmark.curves import COLORS, GRAY, write_picture
-from benchmark.results import ROOT, WINDOW, load, option_text
+from benchmark.curves import COLORS, GRAY, last_100, write_picture
+from benchmark.results import ROOT, load, option_text
 from benchmark.scores import Difference, compare, scores
 from recipes.recipe import Recipe, escape, recipes, write
 
@@ -38,8 +38,8 @@ class Effect(NamedTuple):
 def area(run):
     """The mean of the learning curve: over the updates, of the mean return of the last 100 episodes up to each."""
     ended = np.searchsorted(run.episodes["step"], run.updates["step"], side="right")
-    means = [run.episodes["return"][max(n - WINDOW, 0) : n].mean() for n in ended if n > 0]
-    return float(np.mean(means))
+    means = last_100(run.episodes, "return")[ended[ended > 0] - 1]
+    return float(means.mean())
 
 
 def areas(runs):
