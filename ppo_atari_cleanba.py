@@ -29,6 +29,7 @@ import multiprocessing
 import os
 import pickle
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -278,7 +279,8 @@ def gae(rewards, values, dones, next_value, gamma, gae_lambda):
 
     rewards, values: float32 [M, N]; dones: bool [M, N], true where step t ended an episode. next_value: float32 [N], of
     the observation after the last step."""
-    nonterminal = 1.0 - dones  # 0 where nothing follows step t; float64, so that the sums below are, as in ppo2
+    # 0 where step t ended an episode. It is float64, so the sums below are, too, as in ppo2.
+    nonterminal = 1.0 - dones
     next_values = np.append(values[1:], [next_value], axis=0)
     deltas = rewards + gamma * next_values * nonterminal - values
     advantages = np.zeros_like(values)
@@ -429,7 +431,7 @@ def joined_episodes(ends, num_envs):
 def gradient_step(agent, optimizer, minibatch, args):
     """Takes a step on the loss of a minibatch, and returns the scalars to log."""
     loss, stats = ppo_loss(agent, minibatch, args)
-    # zeros for parameters that the loss does not use, which so stay as they are
+    # zeros for parameters that the loss does not use
     gradients = torch.autograd.grad(loss, optimizer.parameters, materialize_grads=True)
     gradient = torch.cat([part.flatten() for part in gradients])  # one vector, for which a step takes fewer calls
     share = len(minibatch["obs"]) / len(minibatch["all_advantages"])
@@ -500,7 +502,8 @@ def train(args, run):
     for i in range(args.actor_threads):  # [cleanba 1] only the first thread of rank 0 records videos
         capture_video = args.capture_video and rank == 0 and i == 0
         envs.append(make_envs(dataclasses.replace(args, capture_video=capture_video), run.folder))
-    torch.manual_seed(args.seed + run.global_step)
+    seed = args.seed + run.global_step  # so a resume does not repeat the random numbers of the start
+    torch.manual_seed(seed)
     agent = Agent(envs[0], args.bf16, args.network).to(device)  # [cleanba 8]
     optimizer = Adam(agent)
     take_step = gradient_step
@@ -523,8 +526,8 @@ def train(args, run):
             actor_generator = torch.Generator(actor_device).manual_seed(actor_seed)
             if i == 0 and not args.concurrency and args.actor_device is None:
                 actor_generator = generator
-            seed = args.seed + run.global_step + (i * ranks + rank) * args.num_envs
-            actor = make_rollouts(args, envs[i], seed, actor_device, actor_generator, rank, ranks)
+            envs_seed = seed + (i * ranks + rank) * args.num_envs
+            actor = make_rollouts(args, envs[i], envs_seed, actor_device, actor_generator, rank, ranks)
             next(actor)  # runs to the first yield, which waits for an agent
             set_device = torch.get_device_module(actor_device).set_device  # a new thread starts on the first GPU
             executor = ThreadPoolExecutor(1, f"actor-{i}", set_device, (actor_device,))
@@ -720,14 +723,24 @@ def resumed_args(args, saved):
     """The options of a resume: those of the command line, and for the others the checkpoint's, {name: value}."""
     saved = {name: value for name, value in saved.items() if name in vars(args) and name not in NOT_RESUMED}
     env_id = saved.pop("env_id")
-    # The command line is parsed again: an option that it does not name takes the checkpoint's value.
+    # The command line is parsed again, with the checkpoint's values as defaults. An env_id of "" shows that the command
+    # line names none.
     resumed = tyro.cli(Args, description=__doc__, default=dataclasses.replace(args, **saved, env_id=""))
-    resumed = dataclasses.replace(resumed, resume=args.resume)  # a script of several runs or ranks may have chosen it
+    # ppo_seeds.py and the ranks of torchrun choose the folder themselves
+    resumed = dataclasses.replace(resumed, resume=args.resume)
     if resumed.env_id != "":
         return resumed
     if ":" in env_id:  # gymnasium would import the module, so the command line must name it
         sys.exit(f"error: --resume {args.resume}: add --env-id {env_id} if you trust this module")
     return dataclasses.replace(resumed, env_id=env_id)
+
+
+def resume_command(args, *folders):
+    """The command that continues the runs in these folders."""
+    command = ["python", sys.argv[0], "--resume", *map(str, folders)]
+    if ":" in args.env_id:  # as resumed_args() demands
+        command += ["--env-id", args.env_id]
+    return shlex.join(command)
 
 
 def new_folder(args):
@@ -742,6 +755,7 @@ def new_folder(args):
 
 def git_commit(folder):
     """The commit of a checkout, with "-dirty" after it if files have changed; "" if git does not tell it."""
+    # --exclude=*: the commit's hash, even where a tag has a name for it
     command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
         return subprocess.run(command, capture_output=True, text=True).stdout.strip()
@@ -822,11 +836,14 @@ class Run:
         self.writer = SummaryWriter(self.folder, purge_step=self.global_step + 1)
         atexit.register(self.writer.close)
         if not self.continues_folder:
-            self.restore(self.save())  # a part that cannot be saved and loaded ends the run here
+            # so that a part that cannot be saved and loaded fails now, and not at the first resume
+            self.restore(self.save())
         self.write_about(device)
         self.start_time = time.monotonic()
         self.start_step = self.global_step
-        print(f"{self.folder}: training on {device}; Ctrl-C stops, --resume {self.folder} continues", flush=True)
+        start = f" from step {self.global_step}" if self.global_step > 0 else ""
+        command = resume_command(self.args, self.folder)
+        print(f"{self.folder}: training on {device}{start}; Ctrl-C stops; to continue: {command}", flush=True)
 
     def restore(self, saved):
         """Loads saved states, {part: state}, into the parts; ends the program if they do not fit."""
@@ -883,7 +900,8 @@ class Run:
                 if stopping:
                     break
         self.writer.close()
-        hint = f"python enjoy.py {self.folder} plays" if self.complete else f"--resume {self.folder} continues"
+        play = shlex.join(["python", "enjoy.py", str(self.folder)])
+        hint = f"to play: {play}" if self.complete else f"to continue: {resume_command(self.args, self.folder)}"
         print(f"saved {checkpoint_files(self.folder)[-1]}; {hint}", flush=True)
 
     def log_step(self, infos):

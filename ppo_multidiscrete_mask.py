@@ -24,6 +24,7 @@ import multiprocessing
 import os
 import pickle
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -256,7 +257,7 @@ def make_in_worker(make, run_process, seed):
 def make_workers(makers, args, mode):
     """The environments, each in a process of its own."""
     makers = [partial(make_in_worker, make, os.getpid(), args.seed + i) for i, make in enumerate(makers)]
-    # Python also starts a process that tracks their resources, and that signals end unless it inherits to ignore them.
+    # multiprocessing also starts a process that tracks resources; it inherits that signals are ignored.
     handlers = {number: signal.signal(number, signal.SIG_IGN) for number in SIGNALS}
     # Forked workers would copy the state of generators, and so all draw the same numbers.
     envs = gym.vector.AsyncVectorEnv(makers, context="spawn", autoreset_mode=mode)
@@ -383,7 +384,8 @@ def gae(rewards, values, dones, next_value, gamma, gae_lambda):
 
     rewards, values: float32 [M, N]; dones: bool [M, N], true where step t ended an episode. next_value: float32 [N], of
     the observation after the last step."""
-    nonterminal = 1.0 - dones  # 0 where nothing follows step t; float64, so that the sums below are, as in ppo2
+    # 0 where step t ended an episode. It is float64, so the sums below are, too, as in ppo2.
+    nonterminal = 1.0 - dones
     next_values = np.append(values[1:], [next_value], axis=0)
     deltas = rewards + gamma * next_values * nonterminal - values
     advantages = np.zeros_like(values)
@@ -476,7 +478,7 @@ def adam_step(optimizer, gradient, learning_rate):
 def gradient_step(agent, optimizer, minibatch, args):
     """Takes a step on the loss of a minibatch, and returns the scalars to log."""
     loss, stats = ppo_loss(agent, minibatch, args)
-    # zeros for parameters that the loss does not use, which so stay as they are
+    # zeros for parameters that the loss does not use
     gradients = torch.autograd.grad(loss, optimizer.parameters, materialize_grads=True)
     gradient = torch.cat([part.flatten() for part in gradients])  # one vector, for which a step takes fewer calls
 
@@ -510,8 +512,9 @@ def train(args, run):
     torch.backends.cuda.matmul.allow_tf32 = args.tf32
     device = torch.device("cuda" if args.cuda and torch.cuda.is_available() else "cpu")
     torch.set_num_threads(args.threads)
-    envs = make_envs(args, run.folder)
-    torch.manual_seed(args.seed + run.global_step)
+    seed = args.seed + run.global_step  # so a resume does not repeat the random numbers of the start
+    envs = make_envs(dataclasses.replace(args, seed=seed), run.folder)
+    torch.manual_seed(seed)
     agent = Agent(envs).to(device)
     optimizer = Adam(agent)
     take_step = gradient_step
@@ -523,7 +526,7 @@ def train(args, run):
     run.start(device, agent=agent, optimizer=optimizer)
     # The noise of actions and the permutations have a generator of their own, as an environment may seed torch's.
     generator = torch.Generator(device).manual_seed(torch.randint(2**62, ()).item())
-    next_obs, infos = envs.reset(seed=args.seed + run.global_step)  # a resume starts new episodes; [aux 4] with masks
+    next_obs, infos = envs.reset(seed=seed)  # a resume starts new episodes; [aux 4] with masks
 
     for update in run.updates():  # which also saves checkpoints between updates, and ends a run that is stopped
         # [core 4] annealing of the learning rate, and [aux 1] of the clip range
@@ -651,14 +654,24 @@ def resumed_args(args, saved):
     """The options of a resume: those of the command line, and for the others the checkpoint's, {name: value}."""
     saved = {name: value for name, value in saved.items() if name in vars(args) and name not in NOT_RESUMED}
     env_id = saved.pop("env_id")
-    # The command line is parsed again: an option that it does not name takes the checkpoint's value.
+    # The command line is parsed again, with the checkpoint's values as defaults. An env_id of "" shows that the command
+    # line names none.
     resumed = tyro.cli(Args, description=__doc__, default=dataclasses.replace(args, **saved, env_id=""))
-    resumed = dataclasses.replace(resumed, resume=args.resume)  # a script of several runs or ranks may have chosen it
+    # ppo_seeds.py and the ranks of torchrun choose the folder themselves
+    resumed = dataclasses.replace(resumed, resume=args.resume)
     if resumed.env_id != "":
         return resumed
     if ":" in env_id:  # gymnasium would import the module, so the command line must name it
         sys.exit(f"error: --resume {args.resume}: add --env-id {env_id} if you trust this module")
     return dataclasses.replace(resumed, env_id=env_id)
+
+
+def resume_command(args, *folders):
+    """The command that continues the runs in these folders."""
+    command = ["python", sys.argv[0], "--resume", *map(str, folders)]
+    if ":" in args.env_id:  # as resumed_args() demands
+        command += ["--env-id", args.env_id]
+    return shlex.join(command)
 
 
 def new_folder(args):
@@ -673,6 +686,7 @@ def new_folder(args):
 
 def git_commit(folder):
     """The commit of a checkout, with "-dirty" after it if files have changed; "" if git does not tell it."""
+    # --exclude=*: the commit's hash, even where a tag has a name for it
     command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
         return subprocess.run(command, capture_output=True, text=True).stdout.strip()
@@ -753,11 +767,14 @@ class Run:
         self.writer = SummaryWriter(self.folder, purge_step=self.global_step + 1)
         atexit.register(self.writer.close)
         if not self.continues_folder:
-            self.restore(self.save())  # a part that cannot be saved and loaded ends the run here
+            # so that a part that cannot be saved and loaded fails now, and not at the first resume
+            self.restore(self.save())
         self.write_about(device)
         self.start_time = time.monotonic()
         self.start_step = self.global_step
-        print(f"{self.folder}: training on {device}; Ctrl-C stops, --resume {self.folder} continues", flush=True)
+        start = f" from step {self.global_step}" if self.global_step > 0 else ""
+        command = resume_command(self.args, self.folder)
+        print(f"{self.folder}: training on {device}{start}; Ctrl-C stops; to continue: {command}", flush=True)
 
     def restore(self, saved):
         """Loads saved states, {part: state}, into the parts; ends the program if they do not fit."""
@@ -814,7 +831,8 @@ class Run:
                 if stopping:
                     break
         self.writer.close()
-        hint = f"python enjoy.py {self.folder} plays" if self.complete else f"--resume {self.folder} continues"
+        play = shlex.join(["python", "enjoy.py", str(self.folder)])
+        hint = f"to play: {play}" if self.complete else f"to continue: {resume_command(self.args, self.folder)}"
         print(f"saved {checkpoint_files(self.folder)[-1]}; {hint}", flush=True)
 
     def log_step(self, infos):
