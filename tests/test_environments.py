@@ -135,14 +135,23 @@ gym.register("Drawing-v0", Drawing)
 """
 ACTIONS = {
     "ppo": "Discrete(2)",
+    "ppo_shared": "Discrete(2)",
+    "ppo_seeds": "Discrete(2)",
     "ppo_continuous_action": "Box(-1, 1, (1,))",
+    "ppo_multidiscrete": "MultiDiscrete([2, 2])",
     "ppo_multidiscrete_mask": "MultiDiscrete([2, 2])",
 }
 
 
 @pytest.mark.parametrize(
     "script, draw",
-    [*((PPO, draw) for draw in DRAWS), (CONTINUOUS, "module"), (MASK, "numpy")],
+    [
+        *((PPO, draw) for draw in DRAWS),
+        (CONTINUOUS, "module"),
+        (MASK, "numpy"),
+        *(pytest.param(script, draw, marks=pytest.mark.slow) for script in (SHARED, SEEDS) for draw in DRAWS),
+        *(pytest.param(script, draw, marks=pytest.mark.slow) for script in (CONTINUOUS, MULTIDISCRETE) for draw in DRAWS),
+    ],
     ids=lambda each: getattr(each, "name", each),
 )
 def test_workers_share_no_random_state(script, draw, tmp_path):
@@ -155,6 +164,26 @@ def test_workers_share_no_random_state(script, draw, tmp_path):
     assert status == 0, errors
     sequences = [file.read_text() for file in tmp_path.glob("draws-*")]
     assert len(sequences) == len(set(sequences)) == 2
+
+
+def test_workers_of_a_resume_draw_other_numbers(tmp_path):
+    """The same run draws the same numbers; a resume draws new ones."""
+    (tmp_path / "drawing.py").write_text(DRAWING.format(draw=DRAWS["numpy"], actions=ACTIONS["ppo"]))
+    path = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    first = "--async-envs --num-envs 2 --num-steps 8 --total-timesteps 32 --num-minibatches 2".split()
+    commands = [first, first, ["--resume", "runs", "--total-timesteps", "64"]]
+    draws = []
+    for command in commands:
+        if command[0] == "--resume":
+            command[1] = str(next((tmp_path / "runs").iterdir()))
+        options = [*command, "--env-id", "drawing:Drawing-v0"]
+        status, _, errors = finish(start([PPO.module.__file__, *options], tmp_path, PYTHONPATH=path))
+        assert status == 0, errors
+        files = list(tmp_path.glob("draws-*"))
+        draws.append({file.read_text() for file in files})
+        for file in files:
+            file.unlink()
+    assert draws[0] == draws[1] and not draws[0] & draws[2]
 
 
 @script_table.every_script

@@ -26,9 +26,10 @@ def games(monkeypatch):
     return Crowd.made
 
 
-def test_each_agent_is_an_environment(made, games):
+@pytest.mark.parametrize("game", ["Crowd", "Keeping"])
+def test_each_agent_is_an_environment(game, made, games):
     """Its observation, action, reward, end and last observation belong together, as long as it is in the game."""
-    envs = made.module.make_envs(made.module.Args(env_id="toy_envs:Crowd", num_envs=6))
+    envs = made.module.make_envs(made.module.Args(env_id=f"toy_envs:{game}", num_envs=6))
     assert envs.single_observation_space.shape == (4,) and envs.single_action_space == gym.spaces.Discrete(4)
     chance = np.random.default_rng(1)
     obs, infos = envs.reset(seed=1)

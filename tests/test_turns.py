@@ -213,3 +213,9 @@ def test_it_plays_at_random_against_valid_moves(made, tmp_path):
 def test_what_it_cannot_train_on(made, tmp_path):
     with pytest.raises(SystemExit, match="^error: --num-envs 4 must be a multiple of 3"):
         train(made, "--env-id toy_envs:Table --num-envs 4", tmp_path)
+
+
+def test_an_agent_that_leaves_before_its_turn(made, tmp_path):
+    """Its last reward is told in that turn, so training without it would be wrong in silence."""
+    with pytest.raises(ValueError, match=r"^\['[abc]'.*\] left the game too early"):
+        train(made, "--env-id toy_envs:Clearing --num-envs 6 --num-minibatches 2", tmp_path)

@@ -406,6 +406,23 @@ class Crowd:
         self.agents = []
 
 
+class Keeping(Crowd):
+    """Keeps in `agents` those whose episodes have ended, which PettingZoo's games do not."""
+
+    def reset(self, seed=None, options=None):
+        result = super().reset(seed, options)
+        self.playing = list(self.agents)
+        return result
+
+    def step(self, actions):
+        kept = [name for name in self.agents if name not in self.playing]
+        self.agents = self.playing
+        result = super().step(actions)
+        self.playing = self.agents
+        self.agents = list({*kept, *actions, *self.playing})
+        return result
+
+
 class Signals(Crowd):
     """Each of three agents is shown one of 4 signs for 16 steps; the action of its number is right.
 
@@ -534,6 +551,16 @@ class Table:
 
     def close(self):
         self.agents = []
+
+
+class Clearing(Table):
+    """Removes agents whose episodes have ended at once, which PettingZoo's games do not: "c", or all at the game's end."""
+
+    def step(self, action):
+        super().step(action)
+        self.agents = [name for name in self.agents if name not in self.dead]
+        if self.agents and self.agent_selection in self.dead:
+            self.agent_selection = self.agents[0]
 
 
 def normalized():
