@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import re
+import shlex
 import shutil
 import signal
 import struct
@@ -416,6 +417,20 @@ def test_a_loss_that_is_not_finite_ends_the_run(tmp_path):
     assert all(tensor.isfinite().all() for tensor in state["parts"]["agent"].values())
 
 
+def test_the_printed_command_continues_the_run(tmp_path):
+    """Also in a folder with a blank in its name, and with an environment of a module; its first line says the step."""
+    options = "--env-id toy_envs:Endless-v0 --num-envs 2 --num-steps 16 --num-minibatches 2 --total-timesteps"
+    command = [ppo.__file__, *options.split(), "32", "--runs-folder", "my runs"]
+    for start_of_run in ("", " from step 32"):
+        status, output, errors = finish(start(command, tmp_path))
+        assert status == 0, errors
+        said, printed = output.splitlines()[0].split("; Ctrl-C stops; to continue: python ")
+        assert said.endswith(f": training on cpu{start_of_run}")
+        command = [*shlex.split(printed), "--total-timesteps", "64"]
+    (run,) = (tmp_path / "my runs").iterdir()
+    assert steps_of(run) == [32, 64]
+
+
 @pytest.mark.parametrize(
     "number, group", [(signal.SIGTERM, False), (signal.SIGHUP, True), (signal.SIGUSR1, True), (signal.SIGUSR2, False)]
 )
@@ -429,7 +444,8 @@ def test_a_signal_saves_and_ends_the_run(number, group, tmp_path):
     status, output, errors = finish(process)
     assert status == 128 + number and "Traceback" not in errors, errors
     last = max(run.glob("checkpoint_*.pt")).relative_to(tmp_path)
-    assert output.splitlines()[-1] == f"saved {last}; --resume {run.relative_to(tmp_path)} continues"
+    continues = f"to continue: python {ppo.__file__} --resume {run.relative_to(tmp_path)}"
+    assert output.splitlines()[-1] == f"saved {last}; {continues}"
     step = checkpoint(run)["global_step"]
     assert steps_of(run) == list(range(64, step + 1, 64))
     assert in_process.train(PPO, f"--resume {run} --total-timesteps {step + 128}", tmp_path) == run
