@@ -24,6 +24,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from benchmark import (
     aggregate,
+    atari57,
     collect,
     compare,
     curves,
@@ -1055,3 +1056,42 @@ def test_two_experiments_in_all_environments(run, tmp_path, capsys, monkeypatch)
         "the summary has 2 runs of each side in each environment, those with the lowest seeds",
         "not in the summary: three, where all scores are the same",
     ]
+
+
+# Atari beside published runs
+
+
+def test_published_scores_of_atari_have_the_published_median():
+    """Its authors computed 0.7959851540635047 for the 57 games."""
+    published = atari57.read_published()
+    normalized = np.array([[each.normalize(each.ppo2_mean)] for each in published.values()])
+    assert len(published) == 57 and aggregate.median(normalized) == pytest.approx(0.7959851540635047)
+
+
+def test_runs_on_atari_beside_published_ones(monkeypatch, capsys):
+    """By hand: 16.1 and 30.5 on Breakout are 0.5 and 1; the second run of Breakout has none of Pong beside it."""
+    finished = dict(finished=True, about={"steps": 1000})
+    runs = {
+        "a": SimpleNamespace(score=16.1, **finished),
+        "b": SimpleNamespace(score=30.5, **finished),
+        "c": SimpleNamespace(score=14.6, **finished),
+        "d": SimpleNamespace(score=9.0, **finished),
+        "e": SimpleNamespace(score=9.0, finished=False),
+    }
+    found = {
+        "BreakoutNoFrameskip-v4": {"ppo_atari": [("a", None), ("b", None), ("e", None)]},
+        "Pong-v5": {"ppo_atari": [("c", None)]},
+        "CartPole-v1": {"ppo_atari": [("d", None)]},
+    }
+    monkeypatch.setattr(atari57, "find_runs", lambda folder: found)
+    monkeypatch.setattr(atari57, "gathered", runs.get)
+    published = atari57.read_published()
+    [(key, games)] = atari57.returns_by_experiment(None, published).items()
+    assert key == ("ppo_atari", 1000)
+    assert {game: values.tolist() for game, values in games.items()} == {"Breakout": [16.1, 30.5], "Pong": [14.6]}
+    said = capsys.readouterr().out
+    assert "e: it is not finished" in said and "CartPole-v1 is none of the 57 games" in said
+    lines = atari57.report(games, published)
+    assert "| Breakout | 1.70 | 30.5 | 406 ± 11 | 23.3 ± 10.2 | 2 | 14.03 | 0.75 |" in lines
+    assert "2 games, 1 of the runs of each:" in lines
+    assert "| ours | 0.75 | 0.75 | 0.75 | 0.25 |" in lines
