@@ -71,6 +71,76 @@ def test_the_quadratic_penalty(made):
     assert policy_loss(made("spo").module, RATIOS, ADVANTAGES)[0] == pytest.approx(-objective.mean(), abs=1e-6)
 
 
+def test_the_anchored_neighborhood(made):
+    """By its paper's formula; the slope in the ratio is 1 at a ratio of 1, 0 at 1 + clip_coef, and below it there."""
+    module = made("ano").module
+    scale = 0.2 / math.log(2)
+
+    def smooth(ratio):
+        x = (ratio - 1.2) / scale
+        return scale * 45 / 16 * (-0.5 * np.log1p(np.exp(-2 * x)) - 2 / (1 + np.exp(-x)))
+
+    above = smooth(RATIOS) - smooth(1.0) + 1
+    below = 2 - (smooth(2 - RATIOS) - smooth(1.0) + 1)
+    expected = -(ADVANTAGES * np.where(ADVANTAGES > 0, above, below)).mean()
+    assert policy_loss(module, RATIOS, ADVANTAGES)[0] == pytest.approx(expected, abs=1e-6)
+
+    def slope(ratio):
+        """Of the objective of a step with the advantage 1, beside one with -1 whose ratio stays 1."""
+        low, high = (policy_loss(module, [ratio + change, 1.0], [1.0, -1.0])[0] for change in (-1e-2, 1e-2))
+        return (low - high) / 2e-2 * 2
+
+    assert slope(1.0) == pytest.approx(1, abs=0.01) and slope(1.2) == pytest.approx(0, abs=0.01)
+    assert slope(1.7) < -0.5 and -0.1 < slope(4.0) < 0
+
+
+def test_the_slope_beyond_the_clip_range(made):
+    """Also of a bad action whose ratio is below the range; where a ratio has gone the wrong way, nothing is clipped."""
+    loss, share = policy_loss(made("rollback").module, RATIOS, ADVANTAGES)
+    good = [1.2 - 0.3 * 0.05, 1.2 - 0.3 * 0.3, 0.5, 1.1]
+    bad = [0.9, 1.5, 0.8 + 0.3 * 0.3, 0.85]
+    assert loss == pytest.approx(-(sum(good) - sum(bad)) / 8, abs=1e-6)
+    assert share == 5 / 8
+
+
+def test_the_clip_is_a_penalty_of_each_step(made):
+    """Its gradient is that of r A - beta KL, where beta is r where the clip acts and else 0, and KL is -log r.
+
+    So "KLip-PPO" (arXiv 2606.23932) is the clip by another name."""
+    advantages = torch.tensor(ADVANTAGES)
+    gradients = []
+    for objective in (clipped_objective, penalized_objective):
+        logratio = torch.tensor(RATIOS).log().requires_grad_()
+        objective(logratio, advantages).sum().backward()
+        gradients.append(logratio.grad)
+    torch.testing.assert_close(*gradients)
+
+
+def clipped_objective(logratio, advantages):
+    ratio = logratio.exp()
+    return torch.min(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages)
+
+
+def penalized_objective(logratio, advantages):
+    ratio = logratio.exp()
+    clipped = torch.where(advantages > 0, ratio > 1.2, ratio < 0.8)
+    beta = torch.where(clipped, ratio * advantages, 0.0).detach()
+    return ratio * advantages - beta * logratio
+
+
+def test_the_entropy_as_a_reward(made, tmp_path):
+    """Each reward of the first rollout is raised by ent_coef times the negative log probability of the action."""
+    options = f"{SMALL} --env-id CartPole-v1 --total-timesteps 64 --num-minibatches 1 --update-epochs 1 --ent-coef 0.5"
+    rewards = []
+    for script in (PPO, made("entropy-reward")):
+        with watched(script.module, "gae", lambda *columns: columns[0].copy()) as seen:
+            with watched(script.module, "ppo_loss", lambda agent, minibatch, args: minibatch["logprobs"]) as logprobs:
+                train(script, options, tmp_path / script.name)
+        rewards += seen
+    added = np.sort((rewards[1] - rewards[0]).ravel())
+    assert added == pytest.approx(np.sort(-0.5 * logprobs[0].numpy()), abs=1e-6) and added.min() > 0.1
+
+
 def test_the_drift(made):
     above = (RATIOS - 1) * ADVANTAGES - 2 * np.tanh((RATIOS - 1) * ADVANTAGES / 2)
     below = np.log(RATIOS) * ADVANTAGES - 0.6 * np.tanh(np.log(RATIOS) * ADVANTAGES / 0.6)
