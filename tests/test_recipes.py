@@ -67,6 +67,9 @@ TINY["with/turns"] = "--env-id recipes.environments:TicTacToe --total-timesteps 
 TINY["with/device-tensors"] = (
     "--env-id recipes.environments:PendulumTensors-v1 --total-timesteps 256 --num-envs 2 --num-steps 64"
 )
+TINY["with/hybrid-action"] = TINY["ppo_continuous_action.py"].replace(
+    "Hopper-v5", "recipes.environments:ToolAndPlace-v0"
+)
 TINY["with/image"] = TINY["ppo_atari.py"] + " --env-id recipes.environments:Image-v0"
 TINY["with/image-and-vector"] = TINY["ppo_atari.py"] + " --env-id recipes.environments:ImageAndVector-v0"
 
@@ -509,7 +512,7 @@ def test_two_ranks_make_the_run_of_one(recipe, made, tmp_path):
             np.testing.assert_allclose(second, first, rtol=1e-4, atol=1e-6)
 
 
-@of_recipes("device-tensors", "mask", "mask-lstm", "privileged-critic", "turns")
+@of_recipes("device-tensors", "hybrid-action", "mask", "mask-lstm", "privileged-critic", "turns")
 def test_it_is_exported(recipe, made, tmp_path):
     """export() compares the file with the agent in the environment."""
     pytest.importorskip("onnxruntime")
