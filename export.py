@@ -101,6 +101,8 @@ def record_steps(envs, recorder, player, args):
     for _ in range(args.steps):
         # before next_policy() replaces the state, and step() the observations
         inputs = {"obs": torch.from_numpy(recorder.obs)}
+        if hasattr(player.agent, "policy_inputs"):
+            inputs["obs"] = inputs["obs"][:, : player.agent.policy_inputs]
         if player.state is not None:
             inputs |= state_by_name(player.state)
             inputs["dones"] = torch.from_numpy(dones)
@@ -126,6 +128,8 @@ class Graph(nn.Module):
     def __init__(self, player, normalize, space):
         super().__init__()
         self.agent = player.agent
+        # an agent whose value network sees more has the number of the columns of obs that are for its policy
+        self.policy_inputs = getattr(player.agent, "policy_inputs", None)
         self.state_is_tensor = isinstance(player.state, torch.Tensor)
         self.state_names = list(state_by_name(player.state))
         # Procgen's Normalize has none, as it normalizes only rewards
@@ -140,6 +144,9 @@ class Graph(nn.Module):
             return obs
         mean = torch.as_tensor(self.obs_stats.mean)
         std = torch.as_tensor(self.obs_stats.var + 1e-8).sqrt()
+        if self.policy_inputs is not None:
+            mean = mean[: self.policy_inputs]
+            std = std[: self.policy_inputs]
         return ((obs.double() - mean) / std).clip(-10, 10).float()
 
     def forward(self, inputs):
@@ -152,7 +159,10 @@ class Graph(nn.Module):
         obs = self.normalized(inputs["obs"])
         dones = inputs.get("dones")
         masks = inputs.get("masks")
-        policy, next_state = enjoy.policy_and_state(self.agent, obs, state, dones, masks)
+        if self.policy_inputs is not None:
+            policy, next_state = self.agent.get_policy(obs), None
+        else:
+            policy, next_state = enjoy.policy_and_state(self.agent, obs, state, dones, masks)
         action = policy.mode()
         if isinstance(self.space, gym.spaces.Box):
             action = self.bound_actions(action, self.space)

@@ -2,7 +2,10 @@
 
 python -m recipes.apply core-9 my_ppo.py
 python -m recipes.apply wide core-9 my_ppo.py       several recipes, one after the other
-python -m recipes.apply core-9 my_ppo.py --script ppo_shared.py
+python -m recipes.apply core-9 my_ppo.py --script ppo_shared.py        to another script, or to an edited copy
+
+Without --script it is the first script that all the recipes are made for. Recipes are merged as git merges branches:
+what two of them change in different lines is put together, and lines that both change are named.
 """
 
 import argparse
@@ -11,7 +14,8 @@ import shlex
 import sys
 from pathlib import Path
 
-from recipes.recipe import ROOT, apply, read
+from recipes.merge import with_recipe
+from recipes.recipe import ROOT, read
 
 
 def read_or_exit(file):
@@ -37,19 +41,39 @@ def find(name):
     sys.exit(f"error: there is no recipe {name}{hint}; recipes/README.md lists them")
 
 
+def common_script(chosen):
+    """The first script that all the recipes are made for, or that of the first recipe where there is none."""
+    for script in chosen[0].scripts:
+        if all(script in recipe.scripts for recipe in chosen):
+            return script
+    return chosen[0].script
+
+
+def blame(recipe, others, script):
+    """The names of the other recipes with which one does not fit the text of a script, or "" if it fits with none."""
+    names = []
+    for other in others:
+        try:
+            with_recipe(with_recipe(script, other), recipe)
+        except ValueError:
+            names.append(other.name)
+    return " and ".join(names)
+
+
 def applied(chosen, script):
     """The text of the file `script` with the recipes applied in turn; ends the program where that fails."""
     try:
-        text = script.read_text()
+        source = text = script.read_text()
         for recipe in chosen:
-            text = apply(recipe, text)
+            text = with_recipe(text, recipe)
     except FileNotFoundError as error:
         sys.exit(f"error: {error.filename} was not found")  # the script, or git
     except OSError as error:
         sys.exit(f"error: {error}")
     except ValueError as error:
-        reason = " ".join(str(error).split())  # git's message has several lines
-        sys.exit(f"error: the recipe does not fit {script.name}: {reason}")
+        others = blame(recipe, chosen[: chosen.index(recipe)], source)
+        where = f"{others}, in either order" if others else script.name
+        sys.exit(f"error: {recipe.name} does not fit {where}: {error}")
     return text
 
 
@@ -69,7 +93,7 @@ def main(words=None):
         parser.error(f"there is no folder {args.copy.parent}")
 
     chosen = [find(name) for name in args.names]
-    script = args.script or chosen[0].script
+    script = args.script or common_script(chosen)
     text = applied(chosen, script)
     if args.copy.exists() and args.copy.read_text() != text:
         sys.exit(f"error: {args.copy} exists with other contents; choose another name, or remove it")
@@ -78,8 +102,9 @@ def main(words=None):
     print(f"{args.copy} is {script.name} with these changes:")
     for recipe in chosen:
         print(f"- {recipe.name}: {recipe.header['what']}")
-    if not args.script:
-        command = chosen[0].header["command"].replace("my_ppo.py", shlex.quote(str(args.copy)))
+    commands = [recipe.header["command"] for recipe in chosen if recipe.script == script]
+    if commands:
+        command = commands[0].replace("my_ppo.py", shlex.quote(str(args.copy)))
         if "recipes.environments" in command and args.copy.resolve().parent != ROOT:
             command = f"PYTHONPATH={shlex.quote(str(ROOT))} {command}"  # the copy's folder has no package "recipes"
         print(f"try it: {command}")

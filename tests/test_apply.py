@@ -57,7 +57,8 @@ def test_the_command_applies_several_recipes_and_overwrites_nothing(tmp_path, mo
         "core-77": "there is no recipe core-77, perhaps core-7 ",
         "nix.diff": "No such file or directory: 'nix.diff'",
         "core-9 --script nix.py": "nix.py was not found",
-        "lstm-mask --script ppo.py": "does not fit ppo.py: with/lstm-mask: error: patch failed",
+        "muon core-9 value-clip": "with/value-clip does not fit without/core-9, in either order: both change these",
+        "lstm-mask --script ppo.py": "does not fit ppo.py: both change these lines of ppo_multidiscrete_mask.py:",
     }
     for words, message in refused.items():
         with pytest.raises(SystemExit, match=re.escape(message)):

@@ -33,11 +33,6 @@ def made(with_recipe):
     return lambda name, script=None: with_recipe(f"with/{name}", script)
 
 
-@pytest.mark.parametrize("name", ["recompute-advantages", "layer-norm", "plasticity-log"])
-def test_it_fits_the_script_for_continuous_actions(name, made, tmp_path):
-    train(made(name, "ppo_continuous_action.py"), f"{SMALL} --env-id Pendulum-v1 --total-timesteps 64", tmp_path)
-
-
 # objectives
 
 
@@ -540,18 +535,33 @@ def test_the_value_loss_in_units_of_the_returns(made):
     minibatch = dict.fromkeys(("obs", "actions", "logprobs"), zeros)
     minibatch |= {"values": tensor(old), "returns": tensor(returns)}
 
-    agent = mock.Mock(return_value=(policy, tensor(values)), moments=module.Moments())
+    agent = mock.Mock(return_value=(policy, tensor(values)), moments=module.ReturnMoments())
     agent.moments.var.fill_(4)
     stats = module.ppo_loss(agent, minibatch, module.Args())[1]
     assert stats["value_loss"].item() == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("aim, rate", [(1e-9, 2.5e-4 / 1.5**4), (1.0, 2.5e-4 * 1.5**4)])
-def test_the_rate_falls_and_rises(aim, rate, made, tmp_path):
+@pytest.mark.parametrize("aim, power", [(1e-9, -4), (100.0, 4)])
+@pytest.mark.parametrize("script, first", [("ppo.py", 2.5e-4), ("ppo_continuous_action.py", 3e-4)])
+def test_the_rate_falls_and_rises(script, first, aim, power, made, tmp_path):
     """By a factor of 1.5 in each of four epochs."""
-    run = train(made("kl-learning-rate"), f"{SMALL} --total-timesteps 64 --kl-aim {aim}", tmp_path)
+    env_id = "CartPole-v1" if script == "ppo.py" else "Pendulum-v1"
+    options = f"{SMALL} --env-id {env_id} --total-timesteps 64 --update-epochs 4 --kl-aim {aim}"
+    run = train(made("kl-learning-rate", script), options, tmp_path)
+    rate = first * 1.5**power
     assert checkpoint(run)["parts"]["optimizer"]["learning_rate"].item() == pytest.approx(rate)
     assert scalars(run)["charts/learning_rate"][0][1] == pytest.approx(rate)
+
+
+@pytest.mark.parametrize("script, env_id", [("ppo.py", "CartPole-v1"), ("ppo_continuous_action.py", "Pendulum-v1")])
+def test_the_entropy_bonus_falls(script, env_id, made, tmp_path):
+    """The loss has the coefficient of each update, from the first to the last, and so has the log."""
+    made = made("entropy-schedule", script)
+    options = f"{SMALL} --env-id {env_id} --total-timesteps 192 --ent-coef 0.3 --final-ent-coef 0.1 --update-epochs 1"
+    with watched(made.module, "ppo_loss", lambda agent, minibatch, args: args.ent_coef) as seen:
+        run = train(made, f"{options} --num-minibatches 2", tmp_path)
+    assert seen == pytest.approx([0.3, 0.3, 0.2, 0.2, 0.1, 0.1])
+    assert [value for _, value in scalars(run)["charts/ent_coef"]] == pytest.approx([0.3, 0.2, 0.1])
 
 
 def test_the_opponent_plays_on_its_own_observations(made, tmp_path):
