@@ -69,7 +69,7 @@ def applied(chosen, script):
     lines = []
     try:
         source = text = script.read_text()
-        for i, each in enumerate(chosen):
+        for each in chosen:
             if isinstance(each, str):  # the name of a list
                 for change in lists.changes(each, text):
                     text = change.apply(text)
@@ -82,7 +82,7 @@ def applied(chosen, script):
     except OSError as error:
         sys.exit(f"error: {error}")
     except ValueError as error:
-        earlier = [recipe for recipe in chosen[:i] if not isinstance(recipe, str)]
+        earlier = [recipe for recipe in chosen[: chosen.index(each)] if not isinstance(recipe, str)]
         others = "" if isinstance(each, str) else blame(each, earlier, source)
         where = f"{others}, in either order" if others else script.name
         name = each if isinstance(each, str) else each.name
