@@ -39,7 +39,6 @@ import warnings
 from pathlib import Path
 from unittest import mock
 
-import cloudpickle
 import gymnasium as gym
 import numpy as np
 import torch
@@ -149,6 +148,8 @@ def describe(error):
         text = frames[-1].line
     if not isinstance(error, SystemExit):
         text = f"{type(error).__name__}: {text}"
+    if isinstance(error, ConnectionError | EOFError):
+        text += "; a process of the environment ended, perhaps with a traceback above"
     if len(text) > 300:
         text = f"{text[:300]}..."
     return f"{text} ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else text
@@ -1165,14 +1166,13 @@ def check(path, options, with_learning=False):
     torch.set_num_threads(1)
     sys.path.insert(0, str(path.resolve().parent))  # as `python my_ppo.py` does
     try:
-        script = import_script(path)
+        script = import_script(path, path.stem)  # processes of --async-envs import it by this name
         options_of_user = tyro.cli(script.Args, args=options, prog=path.name)
         source = Source(path)
     except (Exception, SystemExit) as error:
         if not isinstance(error, SystemExit) or isinstance(error.code, str):
             print(f"error: {path}: {describe(error)}")
         return 2
-    cloudpickle.register_pickle_by_value(script)  # processes of --async-envs cannot import it by its name
     page = Page()
     make = "make_env" if hasattr(script, "make_env") else "make_envs"
     print(

@@ -10,6 +10,7 @@
 
     python enjoy.py runs/FOLDER        (--help lists every option)
 
+A folder of several runs, such as runs, stands for the run in it that saved last.
 The script in the run's folder makes the environment and the agent, so edited copies play too; its options, for example
 --num-levels 0, may follow. A checkpoint without a script in its folder is played by the script beside enjoy.py that has
 the name of the one that trained it.
@@ -29,7 +30,7 @@ import numpy as np
 import torch
 import tyro
 
-from saved import load
+from saved import load, missing_extra_named
 
 FIRST_SEED = 1_000_000_000  # the games' seeds are far from those of training, which begin at --seed
 SECONDS_OF_SILENCE = 10  # after this time a long game prints how far it is
@@ -37,9 +38,9 @@ SECONDS_OF_SILENCE = 10  # after this time a long game prints how far it is
 
 @dataclasses.dataclass(frozen=True)
 class Args:
-    run: tyro.conf.Positional[Path]  # the folder of a run, or a checkpoint
+    run: tyro.conf.Positional[Path]  # the folder of a run or of several runs, or a checkpoint
     episodes: int = 20  # number of whole games
-    greedy: bool = False  # take the most likely action instead of a sample
+    greedy: bool = False  # take the most likely action instead of a sample, which may repeat itself forever
     opponent: str | None = None  # in a game of two: a run, a checkpoint or "random"; by default the agent itself
     seed: int = 0  # seed of the first game; each next game has the next seed
     render: bool = False  # show the games in a window
@@ -394,7 +395,21 @@ def describe_training(saved):
         text = f"mean return in training {np.mean(returns):.4g}"
     if trained_on != saved.options.env_id:
         text += f" on {trained_on}"
+    best = saved.state["parts"].get("best", {})  # of the recipes for evaluation
+    if saved.file.name == "best.pt" and "mean" in best:
+        text += f", in its evaluation {best['mean']:.4g}"
     return text
+
+
+def explain_greedy_scores(scores, saved):
+    """A line that explains why greedy games have much lower scores than training, or None where they have not.
+
+    The returns of training are those of the last 100 episodes, with samples."""
+    returns = saved.state["returns"]
+    if not scores or not returns or np.mean(scores) >= np.mean(returns) - np.std(returns):
+        return None
+    reason = "where states look alike to the agent, its most likely actions may go in circles"
+    return f"the greedy games scored lower than training, which samples the actions: {reason}; compare without --greedy"
 
 
 def describe_game(number, game, args):
@@ -438,7 +453,8 @@ def enjoy(args, script_options=()):
     if args.opponent is not None:
         player = make_match(player, envs, args)
     print(f"{saved.file}: {saved.options.env_id}, {describe_training(saved)}")
-    print(f"to replay a game alone: --seed {args.seed} for game 1, --seed {args.seed + 1} for game 2, ...", flush=True)
+    seeds = f"--seed {args.seed} for game 1, --seed {args.seed + 1} for game 2, ..."
+    print(f"to replay a game alone: --episodes 1 and {seeds}", flush=True)
     folder = video_folder(saved.file)
     results = []
     try:
@@ -452,13 +468,19 @@ def enjoy(args, script_options=()):
         if folder.exists():  # the first frame of a video makes it
             print(f"videos: {folder}")
         envs.close()
-    return [game.score for game in results if game is not None]
+    scores = [game.score for game in results if game is not None]
+    if args.greedy and not script_options and args.opponent is None:
+        explanation = explain_greedy_scores(scores, saved)
+        if explanation is not None:
+            print(explanation)
+    return scores
 
 
 def main():
     args, script_options = tyro.cli(Args, description=__doc__, return_unknown_args=True)
     try:
-        enjoy(args, script_options)
+        with missing_extra_named():
+            enjoy(args, script_options)
     except KeyboardInterrupt:  # also where the window was closed
         sys.exit(130)
 

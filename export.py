@@ -30,12 +30,12 @@ import tyro
 from torch import nn
 
 import enjoy
-from saved import load
+from saved import load, missing_extra_named
 
 
 @dataclasses.dataclass(frozen=True)
 class Args:
-    run: tyro.conf.Positional[Path]  # the folder of a run, or a checkpoint
+    run: tyro.conf.Positional[Path]  # the folder of a run or of several runs, or a checkpoint
     file: tyro.conf.Positional[Path]  # the ONNX file to write
     steps: int = 500  # number of steps on which the file is compared with the agent
     seed: int = 0  # seed of these steps
@@ -301,7 +301,8 @@ def export(args, script_options=()):
 
 def main():
     args, script_options = tyro.cli(Args, description=__doc__, return_unknown_args=True)
-    export(args, script_options)
+    with missing_extra_named():
+        export(args, script_options)
 
 
 if __name__ == "__main__":

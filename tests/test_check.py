@@ -1,6 +1,7 @@
 """check.py names what an edit or an environment gets wrong."""
 
 import re
+import sys
 
 import gymnasium as gym
 import numpy as np
@@ -132,8 +133,9 @@ def test_actions_changed_in_place(capsys):
 
 
 @pytest.fixture
-def check_script(tmp_path, capsys):
+def check_script(tmp_path, capsys, monkeypatch):
     """A function that edits a script, [(text, text in its place), ...], and returns its page."""
+    monkeypatch.setitem(sys.modules, "my_ppo", None)  # removed after the test
 
     def check_edited(*edits, script="ppo.py", options=TINY, status=1, **more):
         text = (ROOT / script).read_text()
@@ -273,6 +275,31 @@ def test_vectors(check_script):
     page = check_script(edit, ("SyncVectorEnv(makers,", "SyncVectorEnv(makers, copy=False,"))
     assert "my_ppo.py:" in line_of(page, "ERROR  make_envs() returns AutoresetMode.NEXT_STEP")
     assert "my_ppo.py:" in line_of(page, "ERROR  step() of make_envs() changes in place")
+
+
+OWN_ENVIRONMENT = """
+class Own(gym.Env):
+    observation_space = gym.spaces.Box(-1, 1, (1,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, seed=None, options=None):
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(1, np.float32), 1.0, True, False, {}
+
+
+gym.register("Own-v0", Own)
+"""
+
+
+@pytest.mark.slow
+def test_an_environment_of_the_script_in_processes(check_script):
+    """They import the script, as with `python my_ppo.py`, so its environment is registered there as well."""
+    start = "\n\ndef make_env("
+    options = f"{TINY} --async-envs --env-id Own-v0"
+    page = check_script((start, f"\n\n{OWN_ENVIRONMENT}{start}"), options=options, status=0)
+    assert "update 2 begins with the same" in page
 
 
 def test_a_column_of_another_length(check_script):

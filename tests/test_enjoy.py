@@ -5,8 +5,10 @@ import pickle
 import re
 import signal
 import sys
+import tomllib
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import cv2
 import gymnasium as gym
@@ -282,7 +284,7 @@ def test_bad_checkpoints(cartpole, tmp_path, capsys):
     """The newest one is played or named as damaged, and code in a file never runs."""
     (older, newer), folder, trap = sorted(cartpole.glob("checkpoint*")), tmp_path / "run", tmp_path / "trap"
     folder.mkdir()
-    assert "has no checkpoint_<step>.pt" in error(folder)
+    assert "has a checkpoint_<step>.pt" in error(folder)
     for path in (older, newer):
         (folder / path.name).write_bytes(path.read_bytes())
     (folder / "checkpoint_best.pt").write_bytes(b"")  # not a checkpoint by its name
@@ -299,6 +301,8 @@ def test_bad_checkpoints(cartpole, tmp_path, capsys):
     for bad in (whole[:half], b"", flipped, encrypted, b"x" + whole, pickle.dumps(code)):
         (folder / newer.name).write_bytes(bad)
         assert f"{newer.name} is damaged" in error(folder)
+    (folder / newer.name).write_bytes(older.read_bytes())  # whole, but another agent
+    assert f"{newer.name} holds the agent of step {checkpoint(cartpole, -2)['global_step']}" in error(folder)
     (folder / newer.name).write_bytes((tmp_path / "evil.pt").read_bytes())
     with pytest.raises(pickle.UnpicklingError):
         enjoy.enjoy(enjoy.Args(folder))
@@ -419,6 +423,54 @@ def test_greedy_takes_the_most_likely_action(tmp_path, capsys):
     expected = sum(int(action) == step % 2 for step, action in enumerate(likeliest))
     assert play(run, capsys, episodes=6, greedy=True, seed=3)[0] == [(expected, 8)] * 6
     assert len(set(play(run, capsys, episodes=12)[0])) > 1
+
+
+def test_greedy_games_that_score_less_than_training(tmp_path, capsys):
+    """A line explains it, unless the options are others than in training."""
+    run = train(PPO, CLOCK, tmp_path)
+    file = max(run.glob("checkpoint*"))
+    score = play(run, capsys, episodes=1, greedy=True)[0][0][0]
+    for returns, explained in (([score, score + 4], False), ([score + 1, score + 4], True)):
+        torch.save(checkpoint(run) | {"returns": returns}, file)
+        lines = play(run, capsys, episodes=2, greedy=True)[1]
+        assert lines[-1].startswith("the greedy games scored lower") == explained
+    assert lines[-1] != play(run, capsys, ["--seed", "3"], episodes=2, greedy=True)[1][-1]
+    assert lines[-1] != play(run, capsys, episodes=2)[1][-1]
+
+
+def test_a_folder_of_runs(tmp_path, capsys):
+    """The run that saved last is played, here a resumed one, with its newest checkpoint."""
+    one, two = (train(PPO, f"{CLOCK} --exp-name {name}", tmp_path) for name in ("one", "two"))
+    assert str(max(two.glob("checkpoint*"))) in play(tmp_path / "runs", capsys, episodes=1)[1][0]
+    train(PPO, f"--resume {one} --total-timesteps 192", tmp_path)
+    assert str(max(one.glob("checkpoint*"))) in play(tmp_path / "runs", capsys, episodes=1)[1][0]
+
+
+def test_the_evaluation_of_the_best_checkpoint(cartpole, tmp_path, capsys):
+    state = checkpoint(cartpole)
+    state["parts"]["best"] = {"mean": torch.tensor(123.25, dtype=torch.float64)}
+    torch.save(state, tmp_path / "best.pt")
+    assert play(tmp_path / "best.pt", capsys, episodes=1)[1][0].endswith(", in its evaluation 123.2")
+
+
+def test_a_missing_library_is_named_with_its_extra(cartpole, monkeypatch):
+    """Also where gymnasium has replaced the ImportError by its own, which names an extra of gymnasium."""
+    monkeypatch.setattr(sys, "argv", ["enjoy.py", str(cartpole)])
+    import_error = ModuleNotFoundError("No module named 'Box2D'", name="Box2D.b2")
+    replaced = gym.error.DependencyNotInstalled("Box2D is not installed")
+    replaced.__cause__ = import_error
+    for missing in (import_error, replaced):
+        monkeypatch.setattr(enjoy, "enjoy", Mock(side_effect=missing))
+        with pytest.raises(SystemExit, match=r"^error: Box2D is not installed.* \"\.\[box2d\]\"$"):
+            enjoy.main()
+    monkeypatch.setattr(enjoy, "enjoy", Mock(side_effect=ModuleNotFoundError("No module named 'walk'", name="walk")))
+    with pytest.raises(ModuleNotFoundError, match="walk"):
+        enjoy.main()
+
+
+def test_every_extra_is_one_of_pyproject():
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(saved.EXTRAS.values()) <= set(declared)
 
 
 def test_films_and_a_window(cartpole, capsys, monkeypatch):

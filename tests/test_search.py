@@ -82,7 +82,7 @@ def test_no_episode_ends(monkeypatch, tmp_path):
     def start(run, folder, logs):
         made = folder / "runs" / "run"
         made.mkdir(parents=True)
-        torch.save({"returns": []}, made / "checkpoint_000000000512.pt")
+        torch.save({"returns": [], "global_step": 512}, made / "checkpoint_000000000512.pt")
         monkeypatch.setattr(program.sweep.Ours, "run_folder", lambda run: made)
         return subprocess.Popen([sys.executable, "-c", ""])
 
