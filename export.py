@@ -41,36 +41,6 @@ class Args:
     seed: int = 0  # seed of these steps
 
 
-class Recorder(gym.vector.VectorWrapper):
-    """Keeps copies, as arrays, of the last observations and actions that passed through this wrapper.
-
-    The file must take and give the same ones, whatever the wrappers around this one do to them."""
-
-    def reset(self, **options):
-        obs, infos = self.env.reset(**options)
-        self.obs = enjoy.as_array(torch.as_tensor(obs))
-        return obs, infos
-
-    def step(self, actions):
-        self.actions = enjoy.as_array(torch.as_tensor(actions))
-        obs, *rest = self.env.step(actions)
-        self.obs = enjoy.as_array(torch.as_tensor(obs))
-        return obs, *rest
-
-
-def record_inside(envs, normalize):
-    """Puts a Recorder directly inside Normalize, which the file replaces: (envs, recorder).
-
-    The Recorder sees the observations that Normalize gets and the actions that it passes on. If `normalize` is None,
-    the Recorder is around everything."""
-    if normalize is None:
-        recorder = Recorder(envs)
-        return recorder, recorder
-    recorder = Recorder(normalize.env)
-    normalize.env = recorder
-    return envs, recorder
-
-
 class Step(typing.NamedTuple):
     """A step of the greedy agent."""
 
@@ -276,7 +246,7 @@ def export(args, script_options=()):
     saved = load(args.run, script_options)
     envs = enjoy.make_envs(saved)
     normalize = enjoy.find_normalize(saved.script, envs)
-    envs, recorder = record_inside(envs, normalize)
+    envs, recorder = enjoy.record_inside(envs, normalize)
     player = enjoy.Player(saved, envs)
     steps = record_steps(envs, recorder, player, args)
     space = envs.single_action_space

@@ -67,6 +67,12 @@ TINY["with/turns"] = "--env-id recipes.environments:TicTacToe --total-timesteps 
 TINY["with/device-tensors"] = (
     "--env-id recipes.environments:PendulumTensors-v1 --total-timesteps 256 --num-envs 2 --num-steps 64"
 )
+GAMES = ROOT / "tests/games"  # two short files of `enjoy.py --record`, of CartPole and Hopper
+TINY["with/demonstrations"] = TINY["ppo.py"] + f" --demonstrations {GAMES}/CartPole-v1.npz"
+TINY["with/demonstrations", "ppo_continuous_action.py"] = (
+    TINY["ppo_continuous_action.py"] + f" --demonstrations {GAMES}/Hopper-v5.npz"
+)
+TINY["with/critic-warm-up"] = TINY["ppo.py"] + " --warm-up-updates 1"
 TINY["with/hybrid-action"] = TINY["ppo_continuous_action.py"].replace(
     "Hopper-v5", "recipes.environments:ToolAndPlace-v0"
 )
