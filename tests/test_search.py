@@ -1,10 +1,12 @@
 """benchmark/search.py: its trials, with scores that are given, and with ppo.py itself."""
 
+import json
 import logging
 import re
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -24,13 +26,22 @@ def restored_signals():
 
 @pytest.fixture
 def search(monkeypatch, tmp_path, capsys):
-    """The program; of trial i the score is the i-th of those given for seed 1, and 1 more for seed 2."""
+    """The program, whose output has the lines and seeds of all runs.
+
+    Of trial i the score is the i-th of those given for seed 1, and 1 more for seed 2. On the way of the first run it is
+    looked at twice, and is the same. With fresh seeds it is 100, or 50 with the command line's options."""
 
     def run(scores, *words):
-        def score(line, folder, seed):
+        def score(line, folder, seed, report):
+            print("run", seed, line)
+            if "--exp-name=trial" not in line:
+                return 50.0 if "--exp-name=command-line" in line else 100.0
             found = scores.split()[int(re.search(r"--exp-name=trial-(\d+)", line)[1])]
             if found == "fails":
                 raise program.Failed
+            if seed == 1 and any(report(float(found), number) for number in (1, 2)):
+                raise program.optuna.TrialPruned
+            print("whole", seed, line)
             return float(found) + seed - 1
 
         monkeypatch.setattr(program, "score", score)
@@ -41,39 +52,81 @@ def search(monkeypatch, tmp_path, capsys):
     return run
 
 
-def test_the_best_trial_is_said_as_a_command(search):
+FOUR = ("--trials", "4", "--seeds", "2", "--vf-coef", "0.9")
+
+
+def test_the_best_trial_is_trained_with_fresh_seeds(search):
     """Its score is the mean over seeds; a second command goes on with the study; a trial that fails is left out."""
-    said = search("1 7 3 fails", "--trials", "4", "--seeds", "2", "--vf-coef", "0.9").out
-    assert said.startswith("3 of 4 trials completed; the best scored 7.5:\npython ppo.py --vf-coef 0.9 --lear")
-    assert search("1 7 3 fails 8", "--trials", "1", "--seeds", "2", "--vf-coef", "0.9").out.startswith("4 of 5 trials")
+    lines = search("1 7 3 fails", *FOUR).out.splitlines()
+    seeds = [line.split()[1] for line in lines if line.startswith("run ")]
+    assert seeds == ["1", "2"] * 3 + ["1"] + ["3", "4"] * 2
+    assert "3 of 4 trials completed; trial 1 was the best, 7.5" in lines
+    assert "  the best trial: mean return 100, lowest 100, highest 100" in lines
+    assert "  the command line's options: mean return 50, lowest 50, highest 50" in lines
+    assert lines[-1].startswith("python ppo.py --vf-coef 0.9 --learning-rate=")
+    again = search("1 7 3 fails 8", "--trials", "1", *FOUR[2:]).out.splitlines()
+    assert "4 of 5 trials completed; trial 4 was the best, 8.5" in again
 
 
-def test_a_poor_trial_is_given_up_after_its_first_seed(search):
+def test_trial_0_has_the_options_of_the_command_line(search):
+    """Also values that no other trial has; the others do not get them."""
+    options = "--gamma 0.5 --num_steps=48 --ent-coef 0 --num-envs 2"
+    *runs, last = search("9 7", "--trials", "2", "--seeds", "1", *options.split()).out.splitlines()
+    assert runs[0] == f"run 1 ppo.py {options} --exp-name=trial-0" and last == f"python ppo.py {options}"
+    assert runs[2].startswith("run 1 ppo.py --num-envs 2 --learning-rate=") and "0.5 " not in runs[2]
+    assert "the command line" not in "".join(runs)  # it is the best trial
+
+
+def test_a_poor_trial_is_given_up_on_its_way(search):
     """From the sixth on, where it is below the median of those before."""
-    assert search("1 2 3 4 5 2.5 3.5", "--trials", "7", "--seeds", "2").out.startswith("6 of 7 trials")
+    lines = search("1 2 3 4 5 2.5 3.5", "--trials", "7", "--seeds", "2").out.splitlines()
+    assert "6 of 7 trials completed; trial 4 was the best, 5.5" in lines
+    of_poor = [line for line in lines if line.endswith("--exp-name=trial-5")]
+    assert len(of_poor) == 1 and of_poor[0].startswith("run 1 ")
     with pytest.raises(SystemExit, match="no trial completed"):
         search("fails", "--trials", "1", "--seeds", "1")
 
 
-def test_it_tries_what_fits():
-    """Rollouts of which minibatches are a part without a rest, of two steps at least, and that fit the whole run."""
-    args = {"num_envs": 1, "num_minibatches": 32, "total_timesteps": 1_000_000}
-    assert program.fitting_num_steps(args) == [64, 128, 256, 512]  # 32 steps would be minibatches of one
-    assert program.fitting_num_steps(args | {"num_envs": 2}) == [32, 64, 128, 256, 512]
-    assert program.fitting_num_steps(args | {"num_minibatches": 3}) == []
-    assert program.fitting_num_steps(args | {"num_envs": 4, "total_timesteps": 600}) == [32, 64, 128]
+def test_minibatches_of_32_steps_or_more():
+    """They divide the rollout, and have the size that is asked for or the next larger one."""
+    args = {"num_envs": 4, "total_timesteps": 20_000}
+    rollouts = program.find_rollouts(args, is_recurrent=False)
+    assert list(rollouts) == [32, 64, 128, 256]  # of 512 steps there would be 9
+    assert rollouts[32] == {32: 4, 64: 2, 128: 1, 256: 1, 512: 1}
+    assert program.find_rollouts(args | {"num_envs": 5}, is_recurrent=False)[32][64] == 2  # 80 steps
+    assert program.find_rollouts(args, is_recurrent=True)[128] == {32: 4, 64: 4, 128: 4, 256: 2, 512: 1}
+    for num_envs in (1, 3, 7):
+        for num_steps, counts in program.find_rollouts(args | {"num_envs": num_envs}, is_recurrent=False).items():
+            for size, count in counts.items():
+                minibatch, rest = divmod(num_envs * num_steps, count)
+                assert rest == 0 and minibatch >= min(size, num_envs * num_steps) >= 32
 
 
-@pytest.mark.parametrize("words", [("--gamma", "0.5"), ("--num_steps=64",), ("--seed", "3")])
-def test_a_searched_option_is_refused(search, words):
-    """The option of a trial would replace it without a word."""
+def test_a_run_is_looked_at_three_times(tmp_path):
+    """At its checkpoints on the way; a report may end the trial."""
+    reports = []
+
+    def report(*numbers):
+        reports.append(numbers)
+        return len(reports) == 3
+
+    progress = program.Progress(SimpleNamespace(run_folder=lambda: tmp_path, steps=4000), report)
+    ended = [progress.look()]
+    for step, returns in ((0, []), (500, [1.0]), (1000, [1.0, 3.0]), (2000, [4.0]), (3000, [5.0]), (4000, [6.0])):
+        torch.save({"returns": returns, "global_step": step}, tmp_path / f"checkpoint_{step:012}.pt")
+        ended += [progress.look(), progress.look()]
+    assert reports == [(2.0, 1), (4.0, 2), (5.0, 3)] and ended.index(True) == 9 and sum(ended) == 1
+
+
+def test_a_seed_is_refused(search):
+    """The seed of a run would replace it without a word."""
     with pytest.raises(SystemExit, match="^error: "):
-        search("1", *words)
+        search("1", "--seed", "3")
 
 
 def test_nothing_fits(search):
     with pytest.raises(SystemExit, match="no --num-steps of .* fits"):
-        search("1", "--num-minibatches", "7", "--num-envs", "1")
+        search("1", "--total-timesteps", "600")
 
 
 def test_no_episode_ends(monkeypatch, tmp_path):
@@ -97,7 +150,7 @@ def test_a_failed_run_has_its_reason(monkeypatch, tmp_path):
     failing = subprocess.Popen([sys.executable, "-c", "raise SystemExit(1)"])
     monkeypatch.setattr(program.sweep, "start", lambda run, folder, logs: failing)
     with pytest.raises(program.Failed, match=r"logs/.*\.log"):
-        program.score("ppo.py", tmp_path, 1)
+        program.score("ppo.py", tmp_path, 1, None)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -131,9 +184,10 @@ def test_a_search_needs_a_seed_and_a_trial(option, search):
 
 @pytest.mark.slow
 def test_it_searches_ppo(tmp_path):
-    options = "--trials 1 --seeds 1 --total-timesteps 4096 --num-envs 8 --folder".split()
+    options = "--trials 2 --seeds 1 --total-timesteps 4096 --num-envs 8 --gae-lambda 0.75 --folder".split()
     command = [sys.executable, "-m", "benchmark.search", "ppo.py", *options, tmp_path]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0 and "1 of 1 trials" in done.stdout, done.stderr
-    [about] = tmp_path.glob("*/runs/*/run.json")
-    assert about.read_text().count('"num_envs": 8') == 1
+    assert done.returncode == 0 and "2 of 2 trials" in done.stdout, done.stderr
+    abouts = [json.loads(file.read_text())["args"] for file in tmp_path.glob("*/runs/*/run.json")]
+    assert len(abouts) >= 3 and all(args["num_envs"] == 8 for args in abouts)
+    assert 0.75 in [args["gae_lambda"] for args in abouts]
