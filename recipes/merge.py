@@ -7,6 +7,7 @@ other, in the order in which the recipes are named.
 
 import ast
 import difflib
+import functools
 import re
 from typing import NamedTuple
 
@@ -27,11 +28,14 @@ class Change(NamedTuple):
 GAP = ["\n", "\n"]  # between two definitions
 
 
+@functools.lru_cache(maxsize=256)  # a table of pairs needs each many times
 def changes(before, after):
-    """The changes from one list of lines to another.
+    """The changes from one text to another.
 
     Definitions that are added have the blank lines behind them, and are a change of their own. Else what another change
     adds to the end of the definition above would come behind them."""
+    before = before.splitlines(keepends=True)
+    after = after.splitlines(keepends=True)
     matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
     found = []
     limit = len(before)  # where the change below begins
@@ -61,6 +65,12 @@ def collide(one, other):
     return one.start < other.end and other.start < one.end
 
 
+def place(change):
+    """A key that sorts changes: of what is added at one place, lines of an inner block come first."""
+    first = next((line for line in change.lines if line.strip()), "")
+    return change.start, change.end, len(first.lstrip()) - len(first)
+
+
 def with_arguments_of_both(line, one, other):
     """A call to which both changes add keyword arguments, with the arguments of both; None where they do more."""
     if len(one.lines) != 1 or len(other.lines) != 1 or ")" not in line:
@@ -84,8 +94,8 @@ def merge(base, ours, theirs, name="the base"):
 
     Where both add lines at the same place, those of `ours` come first."""
     lines = base.splitlines(keepends=True)
-    mine = changes(lines, ours.splitlines(keepends=True))
-    others = changes(lines, theirs.splitlines(keepends=True))
+    mine = list(changes(base, ours))
+    others = list(changes(base, theirs))
     conflicts = []
     for other in list(others):
         for one in list(mine):
@@ -106,7 +116,7 @@ def merge(base, ours, theirs, name="the base"):
     merged = []
     position = 0
     # sorted() keeps the order of what has the same place; what is added before a line precedes its replacement
-    for start, end, new in sorted([*mine, *others], key=lambda change: change[:2]):
+    for start, end, new in sorted([*mine, *others], key=place):
         merged += [*lines[position:start], *new]
         position = end
     return "".join([*merged, *lines[position:]])
@@ -126,9 +136,13 @@ def with_recipe(text, recipe):
     return merged
 
 
+@functools.lru_cache(maxsize=256)
 def repeated(text):
     """The names of functions, classes, methods and options that a script defines more than once: the last counts."""
-    tree = ast.parse(text)
+    try:
+        tree = ast.parse(text)
+    except SyntaxError as error:
+        raise ValueError(f"the merged text is no Python: {error}") from None
     found = set()
     for scope in [tree, *(node for node in tree.body if isinstance(node, ast.ClassDef))]:
         names = []

@@ -62,6 +62,14 @@ def test_what_both_add_at_one_place_follows_in_order():
     assert merge(BASE, with_option, with_function) == merged
 
 
+def test_an_inner_block_ends_before_the_outer_one_goes_on():
+    base = "for x in y:\n    for z in x:\n        f(z)\nend()\n"
+    inner = base.replace("end()", "        g(z)\nend()")
+    outer = base.replace("end()", "    h(x)\nend()")
+    expected = base.replace("end()", "        g(z)\n    h(x)\nend()")
+    assert merge(base, inner, outer) == merge(base, outer, inner) == expected
+
+
 def test_the_same_line_is_a_conflict():
     ours = edited(("z = y", "z = y + 1"))
     with pytest.raises(ValueError, match=r"both change these lines of s.py:\n9:     z = y$"):

@@ -3,6 +3,7 @@
 import contextlib
 import math
 import os
+import random
 import re
 import shutil
 import signal
@@ -23,6 +24,7 @@ from script_table import ROOT, TEXTS, needs_procgen
 import enjoy
 import export
 from recipes import __main__ as program
+from recipes import pairs
 from recipes import refresh as refreshing
 from recipes.recipe import apply, plumbing, read, recipes
 
@@ -273,6 +275,20 @@ def test_it_trains_with_continuous_actions(name, with_recipe, tmp_path):
     script = with_recipe(name, "ppo_continuous_action.py")
     options = TINY.get((name, "ppo_continuous_action.py"), TINY["ppo_continuous_action.py"])
     goes_on_and_plays(script, options, makes_two_updates(script, options, tmp_path / "run"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", pairs.SCRIPTS)
+def test_recipes_combine(script, with_recipe, tmp_path):
+    """Of the pairs that make sense, 80 % fit; ten of them train. `python -m recipes --pairs` prints the others."""
+    found = pairs.conflicts(script)
+    fitting = [names for names, reason in found.items() if reason is None]
+    assert len(fitting) >= 0.8 * len(found)
+    special = {key if isinstance(key, str) else key[0] for key in TINY}  # these need other options
+    plain = [names for names in fitting if not special & {f"with/{name}" for name in names}]
+    for number, (one, other) in enumerate(random.Random(1).sample(plain, 10)):
+        made = with_recipe(f"with/{one}", script, f"with/{other}")
+        makes_two_updates(made, TINY[script], tmp_path / str(number))
 
 
 @pytest.mark.parametrize("script", [path.name for path in by_name["with/evaluation"].scripts[2:]])
