@@ -462,6 +462,35 @@ def test_a_refusal_is_one_line(name):
     assert any(row.result == explanation.UNKNOWN and "it refuses: not this one" in row.found for row in rows)
 
 
+def with_weights(world, settings):
+    answer = template.update(world, settings)
+    answer.steps[0].weights = 3
+    return answer
+
+
+def with_problem(world, settings):
+    return dataclasses.replace(template.update(world, settings), problem=3)
+
+
+@pytest.mark.parametrize(
+    "name, answer, words",
+    [
+        ("update", with_weights, "cannot unpack"),
+        ("update", with_problem, "cannot unpack"),
+        ("update", lambda world, settings: Update(world.actions, 5), "'int' object is not subscriptable"),
+        ("advantages", lambda world, settings: {"advantages": world.rewards, "problem": 3}, "cannot unpack"),
+        ("normalize", lambda stream: {"observations": stream.obs, "problem": 3}, "no attribute 'finals'"),
+        ("REASONS", ["none"], "'list' object has no attribute 'get'"),
+    ],
+)
+def test_an_answer_of_an_unforeseen_form_is_one_line(name, answer, words):
+    """And the rows of the other answers are there."""
+    rows = measure.measure(SimpleNamespace(**{"KINDS": template.KINDS, "schedules": template.schedules, name: answer}))
+    lines = [row for row in rows if row.result == explanation.UNKNOWN and row.found.startswith("the answer cannot be")]
+    assert lines and all(words in row.found and "\n" not in row.found for row in lines)
+    assert name == "REASONS" or any(row.detail == "core 4" and row.result == explanation.YES for row in rows)
+
+
 @pytest.mark.parametrize("kinds", ["continuous", (), None, ("discrete", "box"), 3])
 def test_wrong_kinds_of_actions_are_one_line(kinds):
     with pytest.raises(answers.BadAnswer, match=r'KINDS must be a tuple such as \("continuous",\), not'):
