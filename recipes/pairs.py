@@ -8,8 +8,9 @@ from recipes.recipe import ROOT, recipes
 SCRIPTS = "ppo.py", "ppo_continuous_action.py"
 # Recipes that take each other's place, so that no two of a group make sense together
 ALTERNATIVES = {
-    "the policy's objective": "average-policy clip-higher drift dual-clip kl-penalty spo",
+    "the policy's objective": "ano average-policy clip-higher drift dual-clip kl-penalty rollback spo",
     "what values are, or how their loss is clipped": "symlog-values two-hot value-clip value-normalization",
+    "the entropy bonus": "entropy-reward entropy-schedule",
     "the optimizer": "a2c adam-relative equal-betas muon",
     "the learning rate": "kl-learning-rate schedule",
     "how minibatches are made of a rollout": "lstm lstm-continuous mask-lstm prioritized-segments",
