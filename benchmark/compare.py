@@ -4,7 +4,8 @@
     python -m benchmark.compare runs --a ppo --b my_ppo --env-id CartPole-v1 --steps 10000 100000
     python -m benchmark.compare runs --a ppo --b my_ppo
 
-The first writes runs/curves.svg, with a panel for each environment, and prints the scores. The second runs Welch's
+The first writes runs/curves.svg, with a panel for each environment, and prints the scores. The legend leaves out the
+options that all experiments of a panel share. The second runs Welch's
 t-test at the 5% level. The third does so in every environment that has both, and summarizes the environments by
 median, mean and interquartile mean. An experiment is named by its --exp-name, or by its script. Where its runs have
 different options, the name alone means the defaults; add options for the others: --a "ppo --learning-rate 0.001".
@@ -170,11 +171,28 @@ def show(table):
         print("  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip())
 
 
+def short_names(named):
+    """The names for a picture, {whole name: name}, without the options that all experiments of an environment share.
+
+    named: {whole name: [(folder, about), ...]}"""
+    abouts = {whole: runs[0][1] for whole, runs in named.items()}
+    short = {}
+    for whole, about in abouts.items():
+        different = {}
+        for name, value in about["options"].items():
+            has_value = [name in other["options"] and other["options"][name] == value for other in abouts.values()]
+            if name == "exp_name" or not all(has_value):
+                different[name] = value
+        short[whole] = names_of(about | {"options": different}).whole
+    return short
+
+
 def draw_all(folder, experiments):
     """Draws all experiments, and prints their scores, and what is left out."""
     table = [["environment", "experiment", "steps", f"return of the last {WINDOW} episodes"]]
     panels = {}
     for env_id, named in experiments.items():
+        short = short_names(named)
         for whole, runs in named.items():
             by_seed = read_runs(runs)
             if not by_seed:
@@ -187,7 +205,7 @@ def draw_all(folder, experiments):
                     print(f"not in the score: {run.about['run']}, stopped at {run.about['steps']:,} steps")
             values = scores(experiment.scored_runs)
             table.append([env_id, whole, experiment.steps_text, with_count(mean_and_deviation(values), values)])
-            panels.setdefault(env_id, []).append((whole, experiment.ours))
+            panels.setdefault(env_id, []).append((short[whole], experiment.ours))
     if not panels:
         raise SystemExit(f"error: {folder} has no run that can be drawn")
     show(table)

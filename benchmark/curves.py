@@ -1,6 +1,7 @@
 """Learning curves of runs, and the style of all pictures: SVG without a background, for light and dark pages."""
 
 import math
+import textwrap
 
 import matplotlib
 import numpy as np
@@ -12,6 +13,7 @@ from benchmark.results import WINDOW
 
 COLORS = {"ours": "#3b7dd8", "ppo2": "#d9730d"}
 CYCLE = ["#3b7dd8", "#d9730d", "#2a9d57", "#c94f4f", "#8f6bc4", "#8d7355", "#c45fa5", "#6f7f1e", "#1e93a6"]
+LEGEND_WIDTH = 75  # characters
 GRAY = "#797979"  # text and axes: as far from white as from the black of dark pages
 MEANS = {"return", "length", "SPS"}  # the metrics that are means over many episodes or steps already
 
@@ -115,16 +117,25 @@ def write_picture(size, path, draw):
 
 
 def together(panels, path, columns=2):
-    """Draws {environment: [(label, runs), ...]}: a panel for each environment, a colour for each experiment."""
+    """Draws {environment: [(label, runs), ...]}: a panel for each environment, a colour for each experiment.
+
+    A long label has several lines, and the picture is as much higher as the legends below the panels need."""
     columns = min(columns, len(panels))
     rows = math.ceil(len(panels) / columns)
 
     def draw(figure):
+        lines = [0] * rows  # of the longest legend in a row
         for i, (env_id, sides) in enumerate(panels.items()):
             axes = figure.add_subplot(rows, columns, i + 1)
             colored = [(label, CYCLE[j % len(CYCLE)], runs) for j, (label, runs) in enumerate(sides)]
             plot(axes, colored)
             axes.set(title=env_id, xlabel="steps", ylabel=f"mean return of the last {WINDOW} episodes")
-            axes.legend(frameon=False, fontsize=7.5)
+            legend = axes.legend(frameon=False, fontsize=7.5, loc="upper center", bbox_to_anchor=(0.5, -0.14))
+            texts = legend.get_texts()
+            for text in texts:
+                text.set_text(textwrap.fill(text.get_text(), LEGEND_WIDTH, break_on_hyphens=False))
+            row = i // columns
+            lines[row] = max(lines[row], sum(text.get_text().count("\n") + 1 for text in texts))
+        figure.set_size_inches(5.5 * columns, sum(3.8 + 0.17 * count for count in lines))
 
     write_picture((5.5 * columns, 4 * rows), path, draw)

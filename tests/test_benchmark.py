@@ -1013,7 +1013,22 @@ def test_experiments_of_a_folder(run, tmp_path, capsys, monkeypatch):
         assert "broken: JSONDecodeError" in capsys.readouterr().out  # it may be the reason
     lines = start()
     assert sum(line.startswith("CartPole-v1 ") for line in lines) == 3 and str(folder / "curves.svg") in "".join(lines)
-    assert (folder / "curves.svg").read_text().count(", 2 runs</text>") == 3
+    picture = (folder / "curves.svg").read_text()
+    assert picture.count(", 2 runs</text>") == 3 and "total-timesteps" not in picture  # which all have
+    assert all(f">{name}, 2 runs<" in picture for name in ("ppo", "ppo --gamma 0.9", "my_ppo"))
+
+
+def test_long_names_in_a_picture(tmp_path):
+    """They are below the panel, which stays as large as without them."""
+    end = np.arange(1.0, 2049)
+    run = results.Run({}, {"step": end, "return": end}, {"step": np.arange(512, 2049, 512)})
+    for name, count in (("ppo", 1), (" ".join(f"--option-{i} {i}" for i in range(30)), 9)):
+        curves.together({"A-v0": [(name, [run])] * count}, tmp_path / "curves.svg")
+        picture = (tmp_path / "curves.svg").read_text()
+        corners = re.search(r'id="patch_2">\s*<path d="M (\S+) (\S+)\s*L (\S+) \S+\s*L \S+ (\S+)', picture)
+        left, bottom, right, top = map(float, corners.groups())
+        assert right - left > 330 and bottom - top > 200
+    assert picture.count("--option-29 29") == 9 and max(map(len, re.findall(">(--option.*?)</text>", picture))) < 80
 
 
 def test_two_experiments_in_all_environments(run, tmp_path, capsys, monkeypatch):
