@@ -16,6 +16,13 @@ OLDER := ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUC
 LINT := $(BIN)/ruff check $$(git ls-files "*.py") && $(BIN)/ruff format --check $$(git ls-files "*.py")
 # The version of PyTorch in constraints.txt
 TORCH := $(shell sed -n 's/^torch==\([0-9.]*\).*/\1/p' constraints.txt)
+# Python code that prints the project's dependencies and those of a list of extras
+REQUIREMENTS := import sys, tomllib; \
+	project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+	extras = map(project["optional-dependencies"].get, sys.argv[1].split(",")); \
+	print("\n".join(sum(extras, project["dependencies"])))
+# For pipefail: an installation that fails must not end as one that is done
+SHELL := bash
 # A folder for SDL, which draws the videos, where the system has named none
 export XDG_RUNTIME_DIR ?= /tmp
 # Several would install into one .venv at once
@@ -74,20 +81,25 @@ speed: .venv/atari,envpool,microrts,mujoco,procgen,selfplay,benchmark,dev.stamp
 clean:
 	rm -rf .venv .venv-sb3 .venv-score build site ppo.egg-info .pytest_cache .ruff_cache __pycache__ tests/__pycache__
 
-# The name of a stamp is the list of the extras that are installed once it is there.
+# The name of a stamp is the list of the extras that are installed once it is there. Only packages are installed, and
+# not ".", as the scripts are run where they lie.
 .venv/%.stamp: pyproject.toml constraints.txt | .venv/torch.stamp
-	$(BIN)/python -m pip install -c constraints.txt ".[$*]"
+	@echo 'installing what is missing of the extras $*'
+	@$(BIN)/python -c '$(REQUIREMENTS)' $* > .venv/$*.txt
+	@set -o pipefail; \
+	$(BIN)/python -m pip install -c constraints.txt -r .venv/$*.txt | { grep -v '^Requirement already satisfied' || true; }
 	@touch $@
 
-# On a Linux machine without an NVIDIA device, PyTorch's build for the CPU where pip finds one; else pip's default build.
+# On a Linux machine without an NVIDIA device, PyTorch's build for the CPU where pip finds one, or uv does, which knows
+# PyTorch's own index; else pip's default build.
 .venv/torch.stamp: | $(BIN)/pip
 	@if [ "$$(uname)" != Linux ] || [ -e /dev/nvidiactl ] || $(BIN)/python -c 'import torch' 2>/dev/null; then \
 		exit 0; \
 	elif $(BIN)/python -m pip install --quiet --dry-run --no-deps "torch==$(TORCH)+cpu" >/dev/null 2>&1; then \
 		$(BIN)/python -m pip install "torch==$(TORCH)+cpu"; \
-	else \
-		echo 'pip finds only the build of PyTorch that contains CUDA: it downloads several GB, although there is'; \
-		echo 'no NVIDIA device here. docs/install.md#without-cuda says how to avoid this.'; \
+	elif ! uv pip install --python $(BIN)/python --torch-backend=cpu "torch==$(TORCH)" 2>/dev/null; then \
+		echo 'neither pip nor uv finds the build of PyTorch for the CPU: pip downloads several GB with CUDA, although'; \
+		echo 'there is no NVIDIA device here. docs/install.md#without-cuda says how to avoid this.'; \
 	fi
 	@touch $@
 
