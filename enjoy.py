@@ -33,6 +33,7 @@ import tyro
 from saved import load, missing_extra_named
 
 FIRST_SEED = 1_000_000_000  # the games' seeds are far from those of training, which begin at --seed
+RECORDED = "obs", "actions", "rewards", "dones"  # the arrays of --record
 SECONDS_OF_SILENCE = 10  # after this time a long game prints how far it is
 
 
@@ -45,6 +46,7 @@ class Args:
     seed: int = 0  # seed of the first game; each next game has the next seed
     render: bool = False  # show the games in a window
     video: bool = False  # record the games: into the run's folder, or into videos/ for a checkpoint without one
+    record: Path | None = None  # a new file, .npz, for the observations and actions of the games
     max_steps: int = 50_000  # a game that has not ended after so many steps is given up
 
 
@@ -206,6 +208,50 @@ class RandomPlayer:
             [valid] = self.valid_actions(torch.from_numpy(obs), int(self.space.n))
             mask = valid.numpy().astype(np.int8)
         return np.array([self.space.sample(mask)])
+
+
+class Recorder(gym.vector.VectorWrapper):
+    """Keeps copies, as arrays, of the last observations and actions that passed through this wrapper.
+
+    `steps` has (observation, action, reward, done) of each step of the first environment."""
+
+    def __init__(self, env):
+        super().__init__(env)
+        self.steps = []
+
+    def reset(self, **options):
+        obs, infos = self.env.reset(**options)
+        self.obs = as_array(torch.as_tensor(obs))
+        return obs, infos
+
+    def step(self, actions):
+        obs_before = self.obs
+        self.actions = as_array(torch.as_tensor(actions))
+        obs, rewards, terminated, truncated, infos = self.env.step(actions)
+        self.obs = as_array(torch.as_tensor(obs))
+        done = bool(terminated[0] or truncated[0])
+        self.steps.append((obs_before[0], self.actions[0], float(rewards[0]), done))
+        return obs, rewards, terminated, truncated, infos
+
+    def save(self, file):
+        """Writes the steps as numpy's arrays obs, actions, rewards and dones; docs/runs.md describes the format."""
+        columns = zip(*self.steps, strict=True)
+        arrays = {name: np.stack(column) for name, column in zip(RECORDED, columns, strict=True)}
+        with open(file, "xb") as opened:
+            np.savez_compressed(opened, **arrays)
+
+
+def record_inside(envs, normalize):
+    """Puts a Recorder directly inside Normalize: (envs, recorder).
+
+    The Recorder sees the observations that Normalize gets and the actions that it passes on. If `normalize` is None,
+    the Recorder is around everything."""
+    if normalize is None:
+        recorder = Recorder(envs)
+        return recorder, recorder
+    recorder = Recorder(normalize.env)
+    normalize.env = recorder
+    return envs, recorder
 
 
 class Match:
@@ -449,6 +495,10 @@ def enjoy(args, script_options=()):
     torch.set_num_threads(1)  # one observation at a time has no work for more
     saved = load(args.run, script_options)
     envs = make_envs(saved, render=args.render or args.video)
+    if args.record is not None:
+        if args.record.exists():
+            sys.exit(f"error: {args.record} exists")
+        envs, recorder = record_inside(envs, find_normalize(saved.script, envs))
     player = Player(saved, envs, args.greedy)
     if args.opponent is not None:
         player = make_match(player, envs, args)
@@ -465,6 +515,9 @@ def enjoy(args, script_options=()):
     finally:  # after Ctrl-C, too
         if results:
             print(describe(results, args))
+        if args.record is not None and recorder.steps:
+            recorder.save(args.record)
+            print(f"{len(recorder.steps)} steps: {args.record}")
         if folder.exists():  # the first frame of a video makes it
             print(f"videos: {folder}")
         envs.close()

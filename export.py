@@ -41,36 +41,6 @@ class Args:
     seed: int = 0  # seed of these steps
 
 
-class Recorder(gym.vector.VectorWrapper):
-    """Keeps copies, as arrays, of the last observations and actions that passed through this wrapper.
-
-    The file must take and give the same ones, whatever the wrappers around this one do to them."""
-
-    def reset(self, **options):
-        obs, infos = self.env.reset(**options)
-        self.obs = enjoy.as_array(torch.as_tensor(obs))
-        return obs, infos
-
-    def step(self, actions):
-        self.actions = enjoy.as_array(torch.as_tensor(actions))
-        obs, *rest = self.env.step(actions)
-        self.obs = enjoy.as_array(torch.as_tensor(obs))
-        return obs, *rest
-
-
-def record_inside(envs, normalize):
-    """Puts a Recorder directly inside Normalize, which the file replaces: (envs, recorder).
-
-    The Recorder sees the observations that Normalize gets and the actions that it passes on. If `normalize` is None,
-    the Recorder is around everything."""
-    if normalize is None:
-        recorder = Recorder(envs)
-        return recorder, recorder
-    recorder = Recorder(normalize.env)
-    normalize.env = recorder
-    return envs, recorder
-
-
 class Step(typing.NamedTuple):
     """A step of the greedy agent."""
 
@@ -101,6 +71,8 @@ def record_steps(envs, recorder, player, args):
     for _ in range(args.steps):
         # before next_policy() replaces the state, and step() the observations
         inputs = {"obs": torch.from_numpy(recorder.obs)}
+        if hasattr(player.agent, "policy_inputs"):
+            inputs["obs"] = inputs["obs"][:, : player.agent.policy_inputs]
         if player.state is not None:
             inputs |= state_by_name(player.state)
             inputs["dones"] = torch.from_numpy(dones)
@@ -126,6 +98,8 @@ class Graph(nn.Module):
     def __init__(self, player, normalize, space):
         super().__init__()
         self.agent = player.agent
+        # an agent whose value network sees more has the number of the columns of obs that are for its policy
+        self.policy_inputs = getattr(player.agent, "policy_inputs", None)
         self.state_is_tensor = isinstance(player.state, torch.Tensor)
         self.state_names = list(state_by_name(player.state))
         # Procgen's Normalize has none, as it normalizes only rewards
@@ -140,6 +114,9 @@ class Graph(nn.Module):
             return obs
         mean = torch.as_tensor(self.obs_stats.mean)
         std = torch.as_tensor(self.obs_stats.var + 1e-8).sqrt()
+        if self.policy_inputs is not None:
+            mean = mean[: self.policy_inputs]
+            std = std[: self.policy_inputs]
         return ((obs.double() - mean) / std).clip(-10, 10).float()
 
     def forward(self, inputs):
@@ -152,7 +129,10 @@ class Graph(nn.Module):
         obs = self.normalized(inputs["obs"])
         dones = inputs.get("dones")
         masks = inputs.get("masks")
-        policy, next_state = enjoy.policy_and_state(self.agent, obs, state, dones, masks)
+        if self.policy_inputs is not None:
+            policy, next_state = self.agent.get_policy(obs), None
+        else:
+            policy, next_state = enjoy.policy_and_state(self.agent, obs, state, dones, masks)
         action = policy.mode()
         if isinstance(self.space, gym.spaces.Box):
             action = self.bound_actions(action, self.space)
@@ -266,7 +246,7 @@ def export(args, script_options=()):
     saved = load(args.run, script_options)
     envs = enjoy.make_envs(saved)
     normalize = enjoy.find_normalize(saved.script, envs)
-    envs, recorder = record_inside(envs, normalize)
+    envs, recorder = enjoy.record_inside(envs, normalize)
     player = enjoy.Player(saved, envs)
     steps = record_steps(envs, recorder, player, args)
     space = envs.single_action_space

@@ -147,22 +147,35 @@ def threshold_text(task, rows):
     return f"{threshold:g}" if np.isinf(half) else f"{threshold:g} ({short_steps(half)})"
 
 
+# Settings are tuned with the seeds below this one, and reported with those from it on.
+FIRST_FRESH_SEED = 101
+
+
+def fresh(rows):
+    """The rows whose seeds no tuning has used."""
+    return [row for row in rows if int(row["seed"]) >= FIRST_FRESH_SEED]
+
+
 def tuned_table(results, tasks=(), root=""):
     """The lines of a table in Markdown of results/tuned/games.csv, of all tasks by default."""
     rows = read_games(results)
-    names = ["environment", "script", "steps", "minutes", "ours", "seeds", "SB3", "seeds of SB3", "zoo", "solved"]
-    lines = table_head(names)
+    names = ["environment", "script", "steps", "minutes", "ours", "seeds", "seeds of the tuning", "SB3", "seeds of SB3"]
+    lines = table_head([*names, "zoo", "solved"])
     for task in tasks or dict.fromkeys(row["task"] for row in rows):
         ours = [row for row in rows if row["task"] == task and row["who"] == "ours"]
         theirs = [row for row in rows if row["task"] == task and row["who"] == SB3]
         if not ours:
             raise SystemExit(f"error: {Path(results, 'tuned', 'games.csv')} has no run of ours of {task}")
+        judged = fresh(ours)
+        tuning = [row for row in ours if row not in judged]
         script_text = script_with_recipes(ours[0]["command"], ours[0]["recipe"], root)
         cells = [task, script_text, short_steps(asked_steps(ours[0]))]
-        cells.append(f"{np.median([float(row['minutes']) for row in ours]):.1f}")
-        for side in (ours, theirs):
-            cells += [mean_and_interval([float(row["mean"]) for row in side]), str(len(side))]
-        lines.append(table_row([*cells, ZOO.get(task, ""), threshold_text(task, ours)]))
+        cells.append(f"{np.median([float(row['minutes']) for row in tuning or judged]):.1f}")
+        cells += [mean_and_interval([float(row["mean"]) for row in judged]), str(len(judged))] if judged else ["", ""]
+        for side in (tuning, theirs):
+            cells.append(mean_and_interval([float(row["mean"]) for row in side]) if side else "")
+        cells += [str(len(theirs)), ZOO.get(task, ""), threshold_text(task, judged or tuning)]
+        lines.append(table_row(cells))
     return lines
 
 
@@ -175,13 +188,17 @@ def reference_score(task):
 def normalized_scores(results, who):
     """The scores of all tasks in results/tuned/games.csv, [tasks, runs]: 0 is random play, 1 is reference_score().
 
-    Each task has as many runs as the one with the fewest, those with the first seeds."""
-    rows = [row for row in read_games(results) if row["who"] == who]
-    means = {}
-    for row in sorted(rows, key=lambda row: int(row["seed"])):
-        means.setdefault(row["task"], []).append(float(row["mean"]))
-    if not means:
+    The runs of a task have fresh seeds, where it has such runs. Each task has as many runs as the one with the fewest,
+    those with the first seeds."""
+    rows_by_task = {}
+    for row in sorted(read_games(results), key=lambda row: int(row["seed"])):
+        if row["who"] == who:
+            rows_by_task.setdefault(row["task"], []).append(row)
+    if not rows_by_task:
         raise SystemExit(f"error: {Path(results, 'tuned', 'games.csv')} has no run of {who}")
+    means = {}
+    for task, rows in rows_by_task.items():
+        means[task] = [float(row["mean"]) for row in fresh(rows) or rows]
     runs = min(map(len, means.values()))
     random = {row["task"]: row for row in read_rows(Path(results, "tuned", "random.csv"))}
     lows = [float(random[task]["mean"]) for task in means]

@@ -36,6 +36,7 @@ from benchmark.collect import NO_EXPERIMENT, NOT_OPTIONS
 from benchmark.libraries import absolute
 from benchmark.results import ROOT
 from recipes import recipe as recipe_files
+from recipes.merge import with_recipe
 from saved import import_script
 
 # The signals that stop a sweep; Slurm sends the last two before a time limit, if asked to
@@ -63,7 +64,7 @@ def with_recipes(script, names):
     text = Path(ROOT, script).read_text()
     for name in names:
         recipe = recipe_files.read(ROOT / "recipes" / f"{name}.diff")
-        text = recipe_files.apply(recipe, text)
+        text = with_recipe(text, recipe)
     return text
 
 

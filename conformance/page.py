@@ -248,7 +248,7 @@ def text():
         lines.append(f"| {heading} | {name} | {column.version} | {measured} |")
     lines += ["", "## Moving from one to another", ""]
     lines += [f"- {move.sentence}" for move in MOVES]
-    lines += ["", OWN.strip()]
+    lines += ["", BETWEEN.strip(), "", OWN.strip()]
     return "\n".join(lines) + "\n"
 
 
@@ -322,6 +322,8 @@ WORDS = """
 - **Not measured.** A cell is empty where the library leaves the matter to its user (models, in TorchRL the loop), has
   no such actions, or is run here without it (Brax's loop is one compiled function). Rows in `conformance/results` say
   why.
+- **One update** is measured, from its first step on. What an implementation does between two updates, such as to begin
+  Adam's means anew, is in no row. The recordings of [four libraries](between.md) have two updates.
 - **Schedules** (core 4, aux 1) are those of a run with the defaults. A number that stands in an option, and that the
   library does not return for an update, is no measurement.
 - **Normalization** (continuous 6 to 9) is that which the library offers, whether PPO uses it by default or not.
@@ -339,6 +341,11 @@ WORDS = """
   KL divergence; a test of this project measures its other rows.
 
 ## The columns
+"""
+
+BETWEEN = """
+[Two PPOs score differently](between.md) turns a script into one of these libraries' PPO, and finds the detail that
+makes two scores differ.
 """
 
 OWN = """

@@ -275,6 +275,48 @@ def make_world(kind="discrete", truncations=False, masks=False, seed=5):
     )
 
 
+def make_near_world(kind):
+    """A World of 4 environments in which many ratios and changes of values are about as far from 1, or 0, as 0.2.
+
+    So a clip range that differs from that of the settings shows. It has more steps than make_world()'s, so what depends
+    on their number shows as well."""
+    rng = np.random.default_rng(6)
+    M = 96 if kind == "continuous" else 30  # images, whose first pixel is the row, need fewer than 256 rows
+    N = 4
+    num_rows = (2 * M + 1) * N
+    outputs, nvec = {"discrete": (3, ()), "multidiscrete": (5, (3, 2)), "continuous": (2, ())}[kind]
+    logstd = np.linspace(-0.4, 0.3, outputs)
+    old_policy = rng.normal(size=(num_rows, outputs)) * 0.3
+    if kind == "continuous":
+        policy = old_policy + rng.normal(size=(num_rows, outputs)) * 0.2 * np.exp(logstd)
+        actions = old_policy[: M * N] + np.exp(logstd) * rng.normal(size=(M * N, outputs))
+        actions = actions.astype(np.float32).reshape(M, N, outputs)
+    else:
+        # Of three actions, the first becomes 1.15 to 1.25 times as likely, and the second 0.75 to 0.85 times.
+        old = np.tile([0.45, 0.45, 0.1], (num_rows, 1))
+        new = old * rng.uniform([1.15, 0.75, 1.0], [1.25, 0.85, 1.0], size=(num_rows, 3))
+        new[:, 2] = 1 - new[:, 0] - new[:, 1]
+        policy = old_policy.copy()
+        old_policy[:, :3] = np.log(old)
+        policy[:, :3] = np.log(new)
+        actions = rng.integers(nvec or outputs, size=(M, N, len(nvec)) if nvec else (M, N))
+    old_value = rng.normal(size=num_rows)
+    value = old_value + rng.uniform(-0.4, 0.4, size=num_rows)
+    return World(
+        kind=kind,
+        rewards=rng.normal(size=(M, N)).astype(np.float32),
+        terminated=rng.random((M, N)) < 0.05,
+        truncated=np.zeros((M, N), bool),
+        old_policy=old_policy.astype(np.float32),
+        old_value=old_value.astype(np.float32),
+        policy=policy.astype(np.float32),
+        value=value.astype(np.float32),
+        logstd=logstd.astype(np.float32),
+        actions=actions,
+        nvec=nvec,
+    )
+
+
 def draw_masks(rng, actions, nvec, num_rows):
     """Masks, bool [R, sum(nvec)], in which the prescribed actions and the first of each component are valid."""
     masks = rng.random((num_rows, sum(nvec))) < 0.5

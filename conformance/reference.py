@@ -15,12 +15,21 @@ ADVANTAGES = {
     "last": ("bootstrapped", "not bootstrapped"),
     "form": ("sum of deltas", "next return"),
     "returns": ("advantages + values", "discounted rewards"),
+    # whose end cuts the sum of a step; the others are mistakes of one step, not found in a library
+    "ends": ("its own", "of the step before", "of the step before, but for the last step", "of the step after"),
 }
 POLICY = {
     "scope": ("minibatch", "rollout", "not normalized"),
     "std": ("N", "N - 1"),
-    "ratio": ("clipped", "not clipped", "dual clip", "quadratic penalty", "log probability alone"),
-    "entropy": ("bonus", "no bonus"),
+    "ratio": (
+        "clipped",
+        "not clipped",
+        "dual clip",
+        "quadratic penalty",
+        "log probability alone",
+        "clipped, without the minimum",
+    ),
+    "entropy": ("bonus", "no bonus", "a penalty"),
     "penalty": ("none", "0.2 times the KL divergence"),
     "components": ("sum", "mean"),
 }
@@ -69,6 +78,10 @@ def is_redundant(choice):
         return choice["place"] != ADAM["place"][0]  # epsilon cannot be before or after what is not done
     if "lambda" in choice:
         of_ppo2 = choice["form"] == ADVANTAGES["form"][0] and choice["returns"] == ADVANTAGES["returns"][0]
+        if choice["ends"] != ADVANTAGES["ends"][0] and (choice["limit"] != "an end" or choice["cut"] != "cut"):
+            return True  # a time limit is then an end as well
+        if choice["ends"].endswith("but for the last step") and choice["last"] != ADVANTAGES["last"][0]:
+            return True  # nothing follows the last step anyway
         if choice["limit"] == "left out" and choice["cut"] != "cut":
             return True
         if choice["lambda"] == "1":
@@ -79,6 +92,15 @@ def is_redundant(choice):
 
 
 # Advantages
+
+
+def step_whose_end_counts(t, M, ends):
+    """The step whose end cuts the sum of step t of M, by an alternative of ADVANTAGES["ends"]; None if none does."""
+    if ends == "of the step before" or (ends == "of the step before, but for the last step" and t < M - 1):
+        return t - 1 if t > 0 else None
+    if ends == "of the step after":
+        return min(t + 1, M - 1)
+    return t
 
 
 def advantages(world, settings, choice):
@@ -95,8 +117,9 @@ def advantages(world, settings, choice):
     for t in reversed(range(M)):
         value = values[world.rows(t)]
         next_value = values[world.rows(t + 1)]
-        terminated = world.terminated[t]
-        cut_short = world.truncated[t] & ~terminated
+        step_of_end = step_whose_end_counts(t, M, choice["ends"])
+        terminated = np.zeros(N, bool) if step_of_end is None else world.terminated[step_of_end]
+        cut_short = np.zeros(N, bool) if step_of_end is None else world.truncated[step_of_end] & ~terminated
         if t == M - 1 and choice["last"] == "not bootstrapped":
             next_value = np.zeros(N)
         value_at_limit = {
@@ -242,6 +265,8 @@ def slope_of_surrogate(ratio, a, clip_coef, how):
     if how == "log probability alone":
         return -a
     slope = -a * ratio  # where nothing is clipped
+    if how == "clipped, without the minimum":
+        return np.where(np.abs(ratio - 1) > clip_coef, 0.0, slope)
     beyond = np.where(a >= 0, ratio > 1 + clip_coef, ratio < 1 - clip_coef)
     if how == "clipped":
         return np.where(beyond, 0.0, slope)
@@ -288,7 +313,7 @@ def policy_gradient(batch, step, choice):
     ratio = np.exp(new_log_probs - old_log_probs)
     a = normalized(batch, rows, choice["scope"], choice["std"])
     slope = slope_of_surrogate(ratio, a, settings.clip_coef, choice["ratio"])
-    ent_coef = settings.ent_coef if choice["entropy"] == "bonus" else 0.0
+    ent_coef = settings.ent_coef * {"bonus": 1.0, "no bonus": 0.0, "a penalty": -1.0}[choice["entropy"]]
     log_prob_by_outputs, log_prob_by_logstd, _, _ = slopes(world, acting_outputs, logstd, actions)
     _, _, entropy_by_outputs, entropy_by_logstd = slopes(world, entropy_outputs, logstd, actions)
     by_outputs = slope[:, None] * log_prob_by_outputs - ent_coef * entropy_by_outputs

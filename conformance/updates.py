@@ -8,7 +8,7 @@ import numpy as np
 from conformance import reference
 from conformance.answers import BadAnswer, check_update
 from conformance.explanation import APART, NO, OTHER, TOLERANCE, UNKNOWN, YES, Explanation, Row, unknown
-from conformance.problems import Refused, Settings, make_world
+from conformance.problems import Refused, Settings, make_near_world, make_world
 from conformance.weights import initial_weights
 
 # The settings of the updates that are asked for
@@ -17,6 +17,11 @@ LOSS = Settings()  # no gradient is clipped
 STEP = Settings(learning_rate=0.3, max_grad_norm=1e-4, vf_coef=1e-4, update_epochs=10)
 WHOLE = Settings(num_minibatches=1, update_epochs=1)
 UNEVEN = Settings(num_minibatches=9, update_epochs=1)
+
+# Other clip ranges than that of LOSS, which are tried where nothing reproduces an update
+CLIP_RANGES = [number / 100 for number in range(2, 51) if number != 20]
+# The alternatives of the two clips that have a range
+WITH_RANGE = {"ratio": ("clipped",), "value clip": ("the larger loss", "the clipped loss alone")}
 
 LOSSES = {
     "scope": ("core 7", "advantages are normalized within the minibatch"),
@@ -66,8 +71,10 @@ def gradient_of_weights(step, gradient):
     return step.project(gradient)
 
 
-def explain_losses(world, settings, answer):
-    """Two Explanations, of the policy's gradient and of the value's; None where the adapter gave no gradient."""
+def explain_losses(world, settings, answer, known=None):
+    """Two Explanations, of the policy's gradient and of the value's; None where the adapter gave no gradient.
+
+    known: a combination for the policy and one for the value, if no others are to be tried."""
     batch = reference.Batch(world, settings, answer)
     policy_gradients = []
     value_gradients = []
@@ -91,9 +98,56 @@ def explain_losses(world, settings, answer):
     if answer.added is not None:
         scopes = (*scopes, reference.WITH_ADDED)
     policy_choices = reference.choices(reference.POLICY, components=components, scope=scopes)
+    value_choices = reference.choices(reference.VALUE)
+    if known is not None:
+        policy_choices, value_choices = ([choice] for choice in known)
     policy = Explanation(policy_gradients, policy_choices, predict_policy)
-    value = Explanation(value_gradients, reference.choices(reference.VALUE), predict_value)
+    value = Explanation(value_gradients, value_choices, predict_value)
+    if known is None:
+        policy = with_another_range(policy, "ratio", batch)
+        value = with_another_range(value, "value clip", batch)
     return policy, value
+
+
+def with_another_range(explanation, name, batch):
+    """An Explanation by another clip range, if only that reproduces the answer; `ranges` has those that do.
+
+    name: the choice of the clip. batch: that of the explanation's predictions."""
+    explanation.ranges = []
+    if explanation.reproduced:
+        return explanation
+    choices = [choice for choice in explanation.combinations if choice[name] in WITH_RANGE[name]]
+    settings = batch.settings
+    best = explanation
+    ranges = []
+    for clip_coef in CLIP_RANGES:
+        batch.settings = dataclasses.replace(settings, clip_coef=clip_coef)
+        other = Explanation(explanation.answers, choices, explanation.predict)
+        if other.reproduced:
+            ranges.append(clip_coef)
+            best = other
+    batch.settings = settings
+    best.ranges = ranges
+    return best
+
+
+def check_clip_ranges(adapter, kind, losses, rows):
+    """Changes the rows of the two clips where an update near the clip range does not follow the same combination.
+
+    losses: the two Explanations of `rows`, the rows of LOSSES."""
+    if not all(loss.reproduced and not loss.ranges for loss in losses):
+        return
+    world = make_near_world(kind)
+    answer = adapter.update(world, LOSS)
+    if answer is None or answer.problem is not None:
+        return
+    near = explain_losses(world, LOSS, answer, known=[loss.best for loss in losses])
+    for name, explanation in zip(("ratio", "value clip"), near, strict=True):
+        [row] = [row for row in rows if (row.detail, row.title) == LOSSES[name]]
+        if not explanation.reproduced and row.result != UNKNOWN:
+            row.result = OTHER
+            row.found = f"not where much is near the clip range of {LOSS.clip_coef:g}: {explanation.failure()}"
+            row.error = explanation.error
 
 
 def loss_rows(policy, value):
@@ -108,6 +162,11 @@ def loss_rows(policy, value):
             expected = reference.VALUE[name][0]
         if name == "std" and explanation.reproduced and explanation.best["scope"] == "not normalized":
             rows.append(Row(detail, title, NO, "not normalized", explanation.error))
+            continue
+        if name in WITH_RANGE and explanation.ranges:
+            limits = f"{min(explanation.ranges):g} to {max(explanation.ranges):g}"
+            found = f"{explanation.best[name]}, with a range of {limits} in place of {LOSS.clip_coef:g}"
+            rows.append(Row(detail, title, NO, found, explanation.error))
             continue
         row = explanation.row(detail, title, name, expected=(expected,))
         if name == "scope" and row.result == NO:
@@ -288,8 +347,27 @@ def step_rows(explanation):
 # All of an update
 
 
-def measure_updates(adapter, kind):
-    """The rows of the loss, the minibatches and the steps."""
+def measure_updates(adapter, kind, other_kinds=()):
+    """The rows of the loss, the minibatches and the steps, for a kind of actions.
+
+    Where another kind has something else, the row says so."""
+    rows = rows_of_updates(adapter, kind)
+    compared = [*LOSSES.values(), *STEPS.values()]
+    for other_kind in other_kinds:
+        others = {(row.detail, row.title): row for row in rows_of_updates(adapter, other_kind)}
+        for row in rows:
+            other = others[row.detail, row.title]
+            if (row.detail, row.title) not in compared or UNKNOWN in (row.result, other.result):
+                continue
+            if (other.result, other.found) != (row.result, row.found) and row.result != OTHER:
+                found = "as in ppo2" if other.result == YES else other.found
+                row.found = f"{row.found}, but with {other_kind} actions {found}"
+                row.result = OTHER if other.result == OTHER else NO
+    return rows
+
+
+def rows_of_updates(adapter, kind):
+    """The rows of the loss, the minibatches and the steps, for one kind of actions."""
     world = make_world(kind)
     answer = adapter.update(world, LOSS)
     if answer is None:
@@ -301,6 +379,7 @@ def measure_updates(adapter, kind):
         rows = unknown(LOSSES.values(), "the adapter gives no gradient")
     else:
         rows = loss_rows(*losses)
+        check_clip_ranges(adapter, kind, losses, rows)
     if not adapter.option("LOOP", True):
         return rows + unknown([*MINIBATCHES.values(), *STEPS.values()], "the user writes the loop")
     rows.append(order_row(answer, world))

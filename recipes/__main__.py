@@ -3,11 +3,13 @@
 python -m recipes                    rewrites each diff that its script's changes have broken, and names the conflicts
 python -m recipes --caught core-3    runs the tests on the script with that recipe, and records the first that fails
                                      in its header; without a name, does so for all of recipes/without
+python -m recipes --pairs            prints which two recipes do not fit together, and the lines that both change
 """
 
 import argparse
 import sys
 
+from recipes import pairs
 from recipes.recipe import recipes, write
 from recipes.refresh import find_catching_test, refreshed, write_index
 
@@ -35,7 +37,11 @@ def main():
     parser = argparse.ArgumentParser(prog="python -m recipes", description=__doc__, formatter_class=plain)
     parser.add_argument("names", nargs="*", help="such as core-3 or without/core-3; default: all")
     parser.add_argument("--caught", action="store_true", help="record the test that fails without the detail")
+    parser.add_argument("--pairs", action="store_true", help="print which recipes do not fit together")
     args = parser.parse_args()
+    if args.pairs:
+        pairs.show()
+        return
     folders = ["without"] if args.caught else ["with", "without"]
     among = [recipe for recipe in recipes() if recipe.file.parent.name in folders]
     chosen = []

@@ -2,7 +2,11 @@
 
 python -m recipes.apply core-9 my_ppo.py
 python -m recipes.apply wide core-9 my_ppo.py       several recipes, one after the other
-python -m recipes.apply core-9 my_ppo.py --script ppo_shared.py
+python -m recipes.apply core-9 my_ppo.py --script ppo_shared.py        to another script, or to an edited copy
+python -m recipes.apply as-sb3 my_ppo.py            a list of changes: the script becomes Stable-Baselines3's PPO
+
+Without --script it is the first script that all the recipes are made for. Recipes are merged as git merges branches:
+what two of them change in different lines is put together, and lines that both change are named.
 """
 
 import argparse
@@ -11,7 +15,9 @@ import shlex
 import sys
 from pathlib import Path
 
-from recipes.recipe import ROOT, apply, read
+from recipes import lists
+from recipes.merge import with_recipe
+from recipes.recipe import ROOT, read
 
 
 def read_or_exit(file):
@@ -32,34 +38,66 @@ def find(name):
     for file in files:
         if name in (file.stem, f"{file.parent.name}/{file.stem}"):
             return read_or_exit(file)
-    near = difflib.get_close_matches(name, [file.stem for file in files], n=3)
+    near = difflib.get_close_matches(name, [file.stem for file in files] + lists.names(), n=3)
     hint = f", perhaps {' or '.join(near)}" if near else ""
     sys.exit(f"error: there is no recipe {name}{hint}; recipes/README.md lists them")
 
 
+def common_script(chosen):
+    """The first script that all the recipes are made for, or that of the first recipe where there is none."""
+    for script in chosen[0].scripts:
+        if all(script in recipe.scripts for recipe in chosen):
+            return script
+    return chosen[0].script
+
+
+def blame(recipe, others, script):
+    """The names of the other recipes with which one does not fit the text of a script, or "" if it fits with none."""
+    names = []
+    for other in others:
+        try:
+            with_recipe(with_recipe(script, other), recipe)
+        except ValueError:
+            names.append(other.name)
+    return " and ".join(names)
+
+
 def applied(chosen, script):
-    """The text of the file `script` with the recipes applied in turn; ends the program where that fails."""
+    """The text of the file `script` with the recipes and lists applied in turn, and a line for each change.
+
+    Ends the program where that fails."""
+    lines = []
     try:
-        text = script.read_text()
-        for recipe in chosen:
-            text = apply(recipe, text)
+        source = text = script.read_text()
+        for each in chosen:
+            if isinstance(each, str):  # the name of a list
+                for change in lists.changes(each, text):
+                    text = change.apply(text)
+                    lines.append(f"- {change.describe()}")
+            else:
+                text = with_recipe(text, each)
+                lines.append(f"- {each.name}: {each.header['what']}")
     except FileNotFoundError as error:
         sys.exit(f"error: {error.filename} was not found")  # the script, or git
     except OSError as error:
         sys.exit(f"error: {error}")
     except ValueError as error:
-        reason = " ".join(str(error).split())  # git's message has several lines
-        sys.exit(f"error: the recipe does not fit {script.name}: {reason}")
-    return text
+        earlier = [recipe for recipe in chosen[: chosen.index(each)] if not isinstance(recipe, str)]
+        others = "" if isinstance(each, str) else blame(each, earlier, source)
+        where = f"{others}, in either order" if others else script.name
+        name = each if isinstance(each, str) else each.name
+        sys.exit(f"error: {name} does not fit {where}: {error}")
+    return text, lines
 
 
 def main(words=None):
     """Runs the command line; `words` replace those of sys.argv."""
     layout = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="python -m recipes.apply", description=__doc__, formatter_class=layout)
-    parser.add_argument("names", nargs="+", metavar="recipe", help="such as core-9, or the path of a .diff file")
+    what = f"such as core-9, the path of a .diff file, or a list: {', '.join(lists.names())}"
+    parser.add_argument("names", nargs="+", metavar="recipe", help=what)
     parser.add_argument("copy", type=Path, help="the file to write, such as my_ppo.py")
-    parser.add_argument("--script", type=Path, help="the script to change; default: that of the first recipe")
+    parser.add_argument("--script", type=Path, help="the script to change; default: the first recipe's, or ppo.py")
     args = parser.parse_args(words)
     if args.copy.suffix != ".py":
         parser.error(f"the last argument is the file to write, such as my_ppo.py, not {args.copy}")
@@ -68,18 +106,22 @@ def main(words=None):
     if not args.copy.parent.is_dir():
         parser.error(f"there is no folder {args.copy.parent}")
 
-    chosen = [find(name) for name in args.names]
-    script = args.script or chosen[0].script
-    text = applied(chosen, script)
+    chosen = [name if name in lists.names() else find(name) for name in args.names]
+    recipes = [each for each in chosen if not isinstance(each, str)]
+    script = args.script or (common_script(recipes) if recipes else ROOT / "ppo.py")
+    text, lines = applied(chosen, script)
     if args.copy.exists() and args.copy.read_text() != text:
         sys.exit(f"error: {args.copy} exists with other contents; choose another name, or remove it")
     args.copy.write_text(text)
 
     print(f"{args.copy} is {script.name} with these changes:")
-    for recipe in chosen:
-        print(f"- {recipe.name}: {recipe.header['what']}")
-    if not args.script:
-        command = chosen[0].header["command"].replace("my_ppo.py", shlex.quote(str(args.copy)))
+    for line in lines:
+        print(line)
+    if len(recipes) < len(chosen):
+        print(f"see that it has the details of that library: python -m conformance {shlex.quote(str(args.copy))}")
+    commands = [recipe.header["command"] for recipe in recipes if recipe.script == script]
+    if commands:
+        command = commands[0].replace("my_ppo.py", shlex.quote(str(args.copy)))
         if "recipes.environments" in command and args.copy.resolve().parent != ROOT:
             command = f"PYTHONPATH={shlex.quote(str(ROOT))} {command}"  # the copy's folder has no package "recipes"
         print(f"try it: {command}")

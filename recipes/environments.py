@@ -72,6 +72,34 @@ class Image(ImageAndVector):
         return self.draw()[::2, ::2]
 
 
+class ToolAndPlace(gym.Env):
+    """The right one of three tools pays 1, minus the distance to the right place, but never less than 0.
+
+    The observation has a 1 for the right tool, and the right place. An episode has 16 steps. An agent that chooses the
+    tool at random earns 5.3 on average at most, and one that chooses the place at random 3.7."""
+
+    observation_space = gym.spaces.Box(-1, 1, (4,), np.float32)
+    action_space = gym.spaces.Dict(place=gym.spaces.Box(-1, 1, (1,)), tool=gym.spaces.Discrete(3))
+
+    def next_observation(self):
+        """Draws the next problem, and returns its observation."""
+        self.tool = int(self.np_random.integers(3))
+        self.place = self.np_random.uniform(-1, 1)
+        return np.array([*np.eye(3)[self.tool], self.place], np.float32)
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.next_observation(), {}
+
+    def step(self, action):
+        reward = 0.0
+        if action["tool"] == self.tool:
+            reward = max(0.0, 1 - 2 * abs(action["place"].item() - self.place))
+        self.steps += 1
+        return self.next_observation(), reward, False, self.steps == 16, {}
+
+
 class TicTacToe:
     """Tic-tac-toe, with the interface of an AEC game of PettingZoo: the winner earns 1, the loser -1.
 
@@ -212,3 +240,4 @@ gym.register("CartPoleHiddenLimit-v1", with_hidden_limit)
 gym.register("PendulumTensors-v1", vector_entry_point=PendulumTensors)
 gym.register("ImageAndVector-v0", ImageAndVector)
 gym.register("Image-v0", Image)
+gym.register("ToolAndPlace-v0", ToolAndPlace)

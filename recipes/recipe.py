@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-KEYS = "what", "why", "source", "script", "command", "caught by", "measured effect"
-REQUIRED = KEYS[:5]
+REQUIRED = "what", "why", "source", "script", "command"
+KEYS = *REQUIRED[:4], "also for", "command", "caught by", "measured effect"
 # The plumbing of a script, which a recipe leaves as it is: from this line to the end of the function main
 PLUMBING = re.compile(r"^# That was PPO.*?^def main\(.*?(?=^\S)", re.MULTILINE | re.DOTALL)
 
@@ -32,6 +32,11 @@ class Recipe(NamedTuple):
         """The file of the script that the recipe changes."""
         return ROOT / self.header["script"]
 
+    @property
+    def scripts(self):
+        """The files of all scripts that the recipe is made for: its own, and those that it merges into."""
+        return [self.script, *(ROOT / name for name in self.header.get("also for", "").split())]
+
 
 def read(file):
     """The recipe in a file.
@@ -51,7 +56,7 @@ def read(file):
     is_ordered = list(header) == [key for key in KEYS if key in header]
     is_complete = all(key in header for key in REQUIRED)
     if not is_ordered or not is_complete:
-        raise ValueError(f"{file}: the header has {list(header)}, not {KEYS}; the last two may be missing")
+        raise ValueError(f"{file}: the header has {list(header)}, not {KEYS}, of which {REQUIRED} must be there")
     script = header["script"]
     # The diff that `diff -U2` prints has the name of the copy and the times of both.
     heads = rf"^--- {re.escape(script)}\b.*\n\+\+\+ .*\n"

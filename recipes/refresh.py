@@ -1,5 +1,6 @@
 """Brings recipes up to date after a script has changed, and finds the tests that catch them."""
 
+import contextlib
 import re
 import shutil
 import subprocess
@@ -7,6 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from recipes.merge import merge
 from recipes.recipe import ROOT, apply, plumbing, recipes, run_git
 
 # Tests that run the scripts; those that only read them would fail with any change.
@@ -66,6 +68,9 @@ def refreshed(recipe):
     name = recipe.header["script"]
     current = recipe.script.read_text()
     before, after = base(recipe)
+    with contextlib.suppress(ValueError):
+        return recipe._replace(diff=diff(name, current, merge(before, current, after)))
+    # git writes a file with the conflict
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder, name)
         script.write_text(current)
@@ -91,11 +96,15 @@ def write_index():
     for kind in ("without", "with"):
         text += f"\n## {kind.title()}\n"
         found = [recipe for recipe in recipes() if recipe.file.parent.name == kind]
-        for script in sorted({recipe.script.name for recipe in found}):
-            text += f"\n[`{script}`](../{script}):\n\n"
+        for script in sorted({recipe.script for recipe in found}):
+            text += f"\n[`{script.name}`](../{script.name}):\n\n"
             for recipe in found:
-                if recipe.script.name == script:
+                if recipe.script == script:
                     text += f"- [{recipe.file.stem}]({recipe.name}.diff): {recipe.header['what']}\n"
+            others = [recipe for recipe in found if script in recipe.scripts[1:]]
+            if others:
+                links = ", ".join(f"[{recipe.file.stem}]({recipe.name}.diff)" for recipe in others)
+                text += f"- those of other scripts that are also for it: {links}\n"
     index.write_text(text)
 
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 from script_table import ROOT, needs_procgen
 
+from recipes import merge
 from recipes import recipe as recipe_files
 
 # The number of threads may change the last bit of a result; as OMP_NUM_THREADS=1 in `processes.start`.
@@ -57,13 +58,11 @@ def with_recipe(tmp_path_factory):
     @functools.cache
     def make(name, script=None, second=None):
         recipe = recipe_files.read(ROOT / f"recipes/{name}.diff")
-        if script:
-            diff = recipe.diff.replace(recipe.script.name, script)
-            recipe = recipe._replace(header=recipe.header | {"script": script}, diff=diff)
-        text = recipe_files.apply(recipe, recipe.script.read_text())
-        module = re.sub(r"\W", "_", f"{name}_{recipe.script.stem}")
+        source = ROOT / script if script else recipe.script
+        text = merge.with_recipe(source.read_text(), recipe)
+        module = re.sub(r"\W", "_", f"{name}_{source.stem}")
         if second:
-            text = recipe_files.apply(recipe_files.read(ROOT / f"recipes/{second}.diff"), text)
+            text = merge.with_recipe(text, recipe_files.read(ROOT / f"recipes/{second}.diff"))
             module += re.sub(r"\W", "_", f"_{second}")
         (folder / f"{module}.py").write_text(text)
         return SimpleNamespace(name=module, module=importlib.import_module(module))

@@ -8,6 +8,7 @@ import pytest
 from script_table import ROOT
 
 from recipes import apply as command
+from recipes import lists
 from recipes.recipe import apply, read
 
 
@@ -57,7 +58,8 @@ def test_the_command_applies_several_recipes_and_overwrites_nothing(tmp_path, mo
         "core-77": "there is no recipe core-77, perhaps core-7 ",
         "nix.diff": "No such file or directory: 'nix.diff'",
         "core-9 --script nix.py": "nix.py was not found",
-        "lstm-mask --script ppo.py": "does not fit ppo.py: with/lstm-mask: error: patch failed",
+        "muon core-9 value-clip": "with/value-clip does not fit without/core-9, in either order: both change these",
+        "lstm-mask --script ppo.py": "does not fit ppo.py: both change these lines of ppo_multidiscrete_mask.py:",
     }
     for words, message in refused.items():
         with pytest.raises(SystemExit, match=re.escape(message)):
@@ -71,3 +73,30 @@ def test_the_command_applies_several_recipes_and_overwrites_nothing(tmp_path, mo
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SystemExit, match="git was not found"):
         command.main(["core-9", str(tmp_path / "other.py")])
+
+
+def test_a_list_is_recipes_and_defaults(tmp_path, capsys):
+    """Of a script for continuous actions, some more; and a recipe may follow."""
+    copy = tmp_path / "my_ppo.py"
+    command.main(["as-sb3", str(copy)])
+    names = "core-3-torch", "core-6-uneven", "core-7-sample", "core-9", "core-10-whole", "core-12-k3"
+    expected = with_recipes("ppo.py", *(f"without/{name}" for name in names))
+    for option, value in (("anneal_lr", "False"), ("bootstrap_truncated", "True")):
+        expected = re.sub(rf"( {option}: bool =) \w+", rf"\1 {value}", expected)
+    assert copy.read_text() == expected
+    printed = capsys.readouterr().out
+    assert "- without/core-9: the value loss is not clipped\n- without/core-10" in printed
+    assert "- --no-anneal-lr is the default\n" in printed and f"python -m conformance {copy}" in printed
+
+    copy = tmp_path / "my_continuous.py"
+    command.main(["as-cleanrl", "core-11", str(copy), "--script", str(ROOT / "ppo_continuous_action.py")])
+    assert "of each environment alone" in copy.read_text() and "global gradient clipping" not in copy.read_text()
+
+
+def test_what_a_list_cannot_change(tmp_path):
+    with pytest.raises(ValueError, match="no option --no-annealing"):
+        lists.with_default((ROOT / "ppo.py").read_text(), "--no-annealing")
+    with pytest.raises(SystemExit, match="there is no recipe as-sb4, perhaps as-sb3"):
+        command.main(["as-sb4", str(tmp_path / "my.py")])
+    with pytest.raises(SystemExit, match="does not fit ppo_atari_lstm.py"):
+        command.main(["as-sb3", str(tmp_path / "my.py"), "--script", str(ROOT / "ppo_atari_lstm.py")])

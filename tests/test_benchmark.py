@@ -24,6 +24,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from benchmark import (
     aggregate,
+    atari57,
     collect,
     compare,
     curves,
@@ -792,22 +793,26 @@ def test_procgen_beside_published_curves(tmp_path, monkeypatch):
 
 
 def test_tuned_tasks_have_their_intervals(tmp_path):
-    """Of the same task one line, with Student's interval of each side's seeds; solved when half of our runs are."""
+    """Of the same task one line, with Student's interval of each side's seeds; solved when half of our runs are.
+
+    Seeds from 101 on are the ones that count; minutes are those of the tuning."""
     recipes = "recipes/with/x.diff + recipes/without/y.diff + recipes/with/z.diff"
-    row = f"CartPole-v1,ours,98304,{{}},{recipes},python ppo+x+y+z.py{{}}"
-    head, other = "task,who,steps,mean,minutes,threshold_step,recipe,command", "CartPole-v1,Stable-Baselines3,9,470"
+    row = f"CartPole-v1,ours,{{}},98304,{{}},{recipes},python ppo+x+y+z.py{{}}"
+    head = "task,who,seed,steps,mean,minutes,threshold_step,recipe,command"
+    other = "CartPole-v1,Stable-Baselines3,1,9,470"
     (tmp_path / "tuned").mkdir()
-    for second, solved, option, steps in (
-        ("70000", "475 (70k)", " --total-timesteps 100000", "100k"),
-        ("", "475", "", "98k"),
+    words = "with [x](../recipes/with/x.diff) and [z](../recipes/with/z.diff), without [y](../recipes/without/y.diff)"
+    for first_seed, second, solved, option, steps, shown in (
+        (101, "70000", "475 (70k)", " --total-timesteps 100000", "100k", ["490 [465, 515]", "3", "499"]),
+        (1, "", "475", "", "98k", ["", "", "492 [477, 507]"]),
     ):
-        ours = (row.format(text, option) for text in ("480,0.5,50000", "490,0.6,", f"500,0.7,{second}"))
-        rows = head, *ours, other, ""
-        (tmp_path / "tuned/games.csv").write_text("\n".join(rows))
+        games = ("480,0.5,50000", "490,0.6,", f"500,0.7,{second}")
+        ours = [row.format(first_seed + i, text, option) for i, text in enumerate(games)]
+        tuning = row.format(9, "499,0.9,1", option)
+        (tmp_path / "tuned/games.csv").write_text("\n".join([head, *ours, tuning, other, ""]))
         [*_, last] = report.tuned_table(tmp_path, ["CartPole-v1"], "../")
-        words = "with [x](../recipes/with/x.diff) and [z](../recipes/with/z.diff), "
-        words += "without [y](../recipes/without/y.diff)"
-        cells = ["CartPole-v1", f"`ppo.py` {words}", steps, "0.6", "490 [465, 515]", "3", "470", "1"]
+        minutes = "0.9" if first_seed == 101 else "0.6"
+        cells = ["CartPole-v1", f"`ppo.py` {words}", steps, minutes, *shown, "470", "1"]
         assert last == f"| {' | '.join([*cells, '500 (100k)', solved])} |"
     with pytest.raises(SystemExit, match="no run of ours of Acrobot-v1"):
         report.tuned_table(tmp_path, ["Acrobot-v1"])
@@ -818,7 +823,7 @@ SCORES = np.array([[0.0, 0.2, 0.4, 1.4], [0.5, 0.6, 0.9, 2.0]])
 
 
 def test_statistics_of_several_tasks():
-    """By hand: the tasks' means are 0.5 and 1; the middle half of all scores is 0.4, 0.5, 0.6 and 0.9."""
+    """By hand: the tasks' means are 0.5 and 1; the middle half of all shown is 0.4, 0.5, 0.6 and 0.9."""
     found = [statistic(SCORES) for statistic in aggregate.STATISTICS.values()]
     gap = (1 + 0.8 + 0.6 + 0 + 0.5 + 0.4 + 0.1 + 0) / 8
     assert found == pytest.approx([0.75, 0.75, (0.4 + 0.5 + 0.6 + 0.9) / 4, gap])
@@ -847,13 +852,16 @@ def test_statistics_and_intervals_are_those_of_rliable():
 
 
 def test_scores_of_all_tasks_are_normalized(tmp_path):
-    """0 is random play, 1 the threshold, or the zoo's score where there is none; a run too many is left out."""
+    """0 is random play, 1 the threshold, or the zoo's score where there is none; a run too many is left out.
+
+    So are those of the seeds of the tuning, where there are others."""
     (tmp_path / "tuned").mkdir()
     games_of = {"CartPole-v1": [475.0, 250.0, 0.0], "Pendulum-v1": [-172.0, -1200.0]}
-    rows = [f"{task},ours,{i},{mean}" for task, means in games_of.items() for i, mean in enumerate(means)]
+    rows = [f"{task},ours,{101 + i},{mean}" for task, means in games_of.items() for i, mean in enumerate(means)]
+    rows += ["CartPole-v1,ours,1,500"]
     (tmp_path / "tuned/games.csv").write_text("\n".join(["task,who,seed,mean", *rows[::-1], ""]))
     (tmp_path / "tuned/random.csv").write_text("task,mean\nCartPole-v1,25\nPendulum-v1,-1200\n")
-    assert report.normalized_scores(tmp_path, "ours").tolist() == [[1, 0], [1, 0.5]]
+    assert report.normalized_scores(tmp_path, "ours").tolist() == [[1, 0.5], [1, 0]]
 
 
 def test_games_after_training_replace_a_row(run, tmp_path, monkeypatch):
@@ -1063,3 +1071,42 @@ def test_two_experiments_in_all_environments(run, tmp_path, capsys, monkeypatch)
         "the summary has 2 runs of each side in each environment, those with the lowest seeds",
         "not in the summary: three, where all scores are the same",
     ]
+
+
+# Atari beside published runs
+
+
+def test_published_scores_of_atari_have_the_published_median():
+    """Its authors computed 0.7959851540635047 for the 57 games."""
+    published = atari57.read_published()
+    normalized = np.array([[each.normalize(each.ppo2_mean)] for each in published.values()])
+    assert len(published) == 57 and aggregate.median(normalized) == pytest.approx(0.7959851540635047)
+
+
+def test_runs_on_atari_beside_published_ones(monkeypatch, capsys):
+    """By hand: 16.1 and 30.5 on Breakout are 0.5 and 1; the second run of Breakout has none of Pong beside it."""
+    finished = dict(finished=True, about={"steps": 1000})
+    runs = {
+        "a": SimpleNamespace(score=16.1, **finished),
+        "b": SimpleNamespace(score=30.5, **finished),
+        "c": SimpleNamespace(score=14.6, **finished),
+        "d": SimpleNamespace(score=9.0, **finished),
+        "e": SimpleNamespace(score=9.0, finished=False),
+    }
+    found = {
+        "BreakoutNoFrameskip-v4": {"ppo_atari": [("a", None), ("b", None), ("e", None)]},
+        "Pong-v5": {"ppo_atari": [("c", None)]},
+        "CartPole-v1": {"ppo_atari": [("d", None)]},
+    }
+    monkeypatch.setattr(atari57, "find_runs", lambda folder: found)
+    monkeypatch.setattr(atari57, "gathered", runs.get)
+    published = atari57.read_published()
+    [(key, games)] = atari57.returns_by_experiment(None, published).items()
+    assert key == ("ppo_atari", 1000)
+    assert {game: values.tolist() for game, values in games.items()} == {"Breakout": [16.1, 30.5], "Pong": [14.6]}
+    said = capsys.readouterr().out
+    assert "e: it is not finished" in said and "CartPole-v1 is none of the 57 games" in said
+    lines = atari57.report(games, published)
+    assert "| Breakout | 1.70 | 30.5 | 406 ± 11 | 23.3 ± 10.2 | 2 | 14.03 | 0.75 |" in lines
+    assert "2 games, 1 of the runs of each:" in lines
+    assert "| ours | 0.75 | 0.75 | 0.75 | 0.25 |" in lines

@@ -97,7 +97,8 @@ if X:
 def test_the_site_is_of_the_results_that_are_given(tmp_path):
     """Here there are tuned runs of one task alone, and no others."""
     (tmp_path / "results/tuned").mkdir(parents=True)
-    rows = "task,who,steps,mean,minutes,threshold_step,recipe,command", "CartPole-v1,ours,1,480,98.7,,,python ppo.py"
+    head = "task,who,seed,steps,mean,minutes,threshold_step,recipe,command"
+    rows = head, "CartPole-v1,ours,1,1,480,98.7,,,python ppo.py"
     (tmp_path / "results/tuned/games.csv").write_text("\n".join([*rows, ""]))
     pages.write(tmp_path / "site", tmp_path / "results")
     assert "98.7" in (tmp_path / "site/index.html").read_text()

@@ -150,7 +150,11 @@ ACTIONS = {
         (CONTINUOUS, "module"),
         (MASK, "numpy"),
         *(pytest.param(script, draw, marks=pytest.mark.slow) for script in (SHARED, SEEDS) for draw in DRAWS),
-        *(pytest.param(script, draw, marks=pytest.mark.slow) for script in (CONTINUOUS, MULTIDISCRETE) for draw in DRAWS),
+        *(
+            pytest.param(script, draw, marks=pytest.mark.slow)
+            for script in (CONTINUOUS, MULTIDISCRETE)
+            for draw in DRAWS
+        ),
     ],
     ids=lambda each: getattr(each, "name", each),
 )

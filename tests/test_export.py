@@ -153,11 +153,17 @@ def test_an_observation_that_is_no_vector(tmp_path, capsys):
     assert "flatten" not in capsys.readouterr().out
 
 
-def test_an_observation_with_privileged_inputs(tmp_path, capsys, monkeypatch, with_recipe):
-    """Episodes joins them with the observation, so what the file takes is not the flattened observation."""
-    script = with_recipe("with/privileged-critic")
-    run = train(script, f"{FEW} --env-id recipes.environments:CartPoleHiddenLimit-v1", tmp_path)
-    assert written(run, tmp_path).get_inputs()[0].shape == ["batch", 5]
+@pytest.mark.parametrize(
+    "script, options, inputs",
+    [
+        ("ppo.py", "--env-id recipes.environments:CartPoleHiddenLimit-v1", 4),
+        ("ppo_continuous_action.py", "--env-id recipes.environments:PendulumNoVelocity-v1 --privileged state", 2),
+    ],
+)
+def test_privileged_inputs_are_not_exported(script, options, inputs, tmp_path, capsys, with_recipe):
+    """The file takes the policy's observations alone, and normalizes them with their own statistics."""
+    run = train(with_recipe("with/privileged-critic", script), f"{FEW} {options}", tmp_path)
+    assert written(run, tmp_path).get_inputs()[0].shape == ["batch", inputs]
     assert "flatten" not in capsys.readouterr().out
 
 

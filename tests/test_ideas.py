@@ -33,11 +33,6 @@ def made(with_recipe):
     return lambda name, script=None: with_recipe(f"with/{name}", script)
 
 
-@pytest.mark.parametrize("name", ["recompute-advantages", "layer-norm", "plasticity-log"])
-def test_it_fits_the_script_for_continuous_actions(name, made, tmp_path):
-    train(made(name, "ppo_continuous_action.py"), f"{SMALL} --env-id Pendulum-v1 --total-timesteps 64", tmp_path)
-
-
 # objectives
 
 
@@ -69,6 +64,76 @@ def test_the_second_clip(made):
 def test_the_quadratic_penalty(made):
     objective = RATIOS * ADVANTAGES - np.abs(ADVANTAGES) * (RATIOS - 1) ** 2 / (2 * 0.2)
     assert policy_loss(made("spo").module, RATIOS, ADVANTAGES)[0] == pytest.approx(-objective.mean(), abs=1e-6)
+
+
+def test_the_anchored_neighborhood(made):
+    """By its paper's formula; the slope in the ratio is 1 at a ratio of 1, 0 at 1 + clip_coef, and below it there."""
+    module = made("ano").module
+    scale = 0.2 / math.log(2)
+
+    def smooth(ratio):
+        x = (ratio - 1.2) / scale
+        return scale * 45 / 16 * (-0.5 * np.log1p(np.exp(-2 * x)) - 2 / (1 + np.exp(-x)))
+
+    above = smooth(RATIOS) - smooth(1.0) + 1
+    below = 2 - (smooth(2 - RATIOS) - smooth(1.0) + 1)
+    expected = -(ADVANTAGES * np.where(ADVANTAGES > 0, above, below)).mean()
+    assert policy_loss(module, RATIOS, ADVANTAGES)[0] == pytest.approx(expected, abs=1e-6)
+
+    def slope(ratio):
+        """Of the objective of a step with the advantage 1, beside one with -1 whose ratio stays 1."""
+        low, high = (policy_loss(module, [ratio + change, 1.0], [1.0, -1.0])[0] for change in (-1e-2, 1e-2))
+        return (low - high) / 2e-2 * 2
+
+    assert slope(1.0) == pytest.approx(1, abs=0.01) and slope(1.2) == pytest.approx(0, abs=0.01)
+    assert slope(1.7) < -0.5 and -0.1 < slope(4.0) < 0
+
+
+def test_the_slope_beyond_the_clip_range(made):
+    """Also of a bad action whose ratio is below the range; where a ratio has gone the wrong way, nothing is clipped."""
+    loss, share = policy_loss(made("rollback").module, RATIOS, ADVANTAGES)
+    good = [1.2 - 0.3 * 0.05, 1.2 - 0.3 * 0.3, 0.5, 1.1]
+    bad = [0.9, 1.5, 0.8 + 0.3 * 0.3, 0.85]
+    assert loss == pytest.approx(-(sum(good) - sum(bad)) / 8, abs=1e-6)
+    assert share == 5 / 8
+
+
+def test_the_clip_is_a_penalty_of_each_step(made):
+    """Its gradient is that of r A - beta KL, where beta is r where the clip acts and else 0, and KL is -log r.
+
+    So "KLip-PPO" (arXiv 2606.23932) is the clip by another name."""
+    advantages = torch.tensor(ADVANTAGES)
+    gradients = []
+    for objective in (clipped_objective, penalized_objective):
+        logratio = torch.tensor(RATIOS).log().requires_grad_()
+        objective(logratio, advantages).sum().backward()
+        gradients.append(logratio.grad)
+    torch.testing.assert_close(*gradients)
+
+
+def clipped_objective(logratio, advantages):
+    ratio = logratio.exp()
+    return torch.min(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages)
+
+
+def penalized_objective(logratio, advantages):
+    ratio = logratio.exp()
+    clipped = torch.where(advantages > 0, ratio > 1.2, ratio < 0.8)
+    beta = torch.where(clipped, ratio * advantages, 0.0).detach()
+    return ratio * advantages - beta * logratio
+
+
+def test_the_entropy_as_a_reward(made, tmp_path):
+    """Each reward of the first rollout is raised by ent_coef times the negative log probability of the action."""
+    options = f"{SMALL} --env-id CartPole-v1 --total-timesteps 64 --num-minibatches 1 --update-epochs 1 --ent-coef 0.5"
+    rewards = []
+    for script in (PPO, made("entropy-reward")):
+        with watched(script.module, "gae", lambda *columns: columns[0].copy()) as seen:
+            with watched(script.module, "ppo_loss", lambda agent, minibatch, args: minibatch["logprobs"]) as logprobs:
+                train(script, options, tmp_path / script.name)
+        rewards += seen
+    added = np.sort((rewards[1] - rewards[0]).ravel())
+    assert added == pytest.approx(np.sort(-0.5 * logprobs[0].numpy()), abs=1e-6) and added.min() > 0.1
 
 
 def test_the_drift(made):
@@ -470,18 +535,33 @@ def test_the_value_loss_in_units_of_the_returns(made):
     minibatch = dict.fromkeys(("obs", "actions", "logprobs"), zeros)
     minibatch |= {"values": tensor(old), "returns": tensor(returns)}
 
-    agent = mock.Mock(return_value=(policy, tensor(values)), moments=module.Moments())
+    agent = mock.Mock(return_value=(policy, tensor(values)), moments=module.ReturnMoments())
     agent.moments.var.fill_(4)
     stats = module.ppo_loss(agent, minibatch, module.Args())[1]
     assert stats["value_loss"].item() == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("aim, rate", [(1e-9, 2.5e-4 / 1.5**4), (1.0, 2.5e-4 * 1.5**4)])
-def test_the_rate_falls_and_rises(aim, rate, made, tmp_path):
+@pytest.mark.parametrize("aim, power", [(1e-9, -4), (100.0, 4)])
+@pytest.mark.parametrize("script, first", [("ppo.py", 2.5e-4), ("ppo_continuous_action.py", 3e-4)])
+def test_the_rate_falls_and_rises(script, first, aim, power, made, tmp_path):
     """By a factor of 1.5 in each of four epochs."""
-    run = train(made("kl-learning-rate"), f"{SMALL} --total-timesteps 64 --kl-aim {aim}", tmp_path)
+    env_id = "CartPole-v1" if script == "ppo.py" else "Pendulum-v1"
+    options = f"{SMALL} --env-id {env_id} --total-timesteps 64 --update-epochs 4 --kl-aim {aim}"
+    run = train(made("kl-learning-rate", script), options, tmp_path)
+    rate = first * 1.5**power
     assert checkpoint(run)["parts"]["optimizer"]["learning_rate"].item() == pytest.approx(rate)
     assert scalars(run)["charts/learning_rate"][0][1] == pytest.approx(rate)
+
+
+@pytest.mark.parametrize("script, env_id", [("ppo.py", "CartPole-v1"), ("ppo_continuous_action.py", "Pendulum-v1")])
+def test_the_entropy_bonus_falls(script, env_id, made, tmp_path):
+    """The loss has the coefficient of each update, from the first to the last, and so has the log."""
+    made = made("entropy-schedule", script)
+    options = f"{SMALL} --env-id {env_id} --total-timesteps 192 --ent-coef 0.3 --final-ent-coef 0.1 --update-epochs 1"
+    with watched(made.module, "ppo_loss", lambda agent, minibatch, args: args.ent_coef) as seen:
+        run = train(made, f"{options} --num-minibatches 2", tmp_path)
+    assert seen == pytest.approx([0.3, 0.3, 0.2, 0.2, 0.1, 0.1])
+    assert [value for _, value in scalars(run)["charts/ent_coef"]] == pytest.approx([0.3, 0.2, 0.1])
 
 
 def test_the_opponent_plays_on_its_own_observations(made, tmp_path):

@@ -48,7 +48,11 @@ def made(with_recipe):
 
 def secret_envs(made, kind):
     """In place of the script's make_env: environments with a secret."""
-    return lambda args, index, folder: made.module.Episodes(Secrets(kind, index), args.privileged)
+
+    def make_env(args, index, folder):
+        return made.module.Episodes(made.module.Privileged(Secrets(kind, index), args.privileged))
+
+    return make_env
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -60,7 +64,7 @@ def test_the_value_network_sees_the_secret_of_its_observation(kind, made, tmp_pa
     class Watched(module.Agent):
         def __init__(self, envs):
             super().__init__(envs)
-            self.policy_trunk.register_forward_pre_hook(lambda _, inputs: seen["policy"].append(*inputs))
+            self.policy_trunk[0].register_forward_pre_hook(lambda _, inputs: seen["policy"].append(*inputs))
             self.value_trunk.register_forward_pre_hook(lambda _, inputs: seen["value"].append(*inputs))
 
     patches = (module, "make_env", secret_envs(made, kind)), (module, "Agent", Watched)

@@ -3,6 +3,7 @@
 import contextlib
 import math
 import os
+import random
 import re
 import shutil
 import signal
@@ -23,6 +24,7 @@ from script_table import ROOT, TEXTS, needs_procgen
 import enjoy
 import export
 from recipes import __main__ as program
+from recipes import pairs
 from recipes import refresh as refreshing
 from recipes.recipe import apply, plumbing, read, recipes
 
@@ -59,11 +61,22 @@ TINY["with/envpool-continuous"] = TINY["ppo_continuous_action.py"] + " --env-id 
 TINY["with/seeds-envpool"] = TINY["ppo_seeds.py"] + " --env-id envpool/CartPole-v1"
 TINY["with/mask"] = TINY["with/mask-lstm"] = TINY["ppo.py"] + " --env-id Taxi-v4"
 TINY["with/privileged-critic"] = TINY["ppo.py"] + " --env-id recipes.environments:CartPoleHiddenLimit-v1"
+PRIVILEGED_BOX = "--env-id recipes.environments:PendulumNoVelocity-v1 --privileged state"
+TINY["with/privileged-critic", "ppo_continuous_action.py"] = TINY["ppo_continuous_action.py"] + f" {PRIVILEGED_BOX}"
 TINY["with/codes"] = TINY["ppo.py"] + " --env-id FrozenLake-v1"
 TINY["with/pettingzoo"] = "--env-id toy_envs:Crowd --total-timesteps 192 --num-envs 3 --num-steps 32"
 TINY["with/turns"] = "--env-id recipes.environments:TicTacToe --total-timesteps 128 --num-envs 2 --num-steps 32"
 TINY["with/device-tensors"] = (
     "--env-id recipes.environments:PendulumTensors-v1 --total-timesteps 256 --num-envs 2 --num-steps 64"
+)
+GAMES = ROOT / "tests/games"  # two short files of `enjoy.py --record`, of CartPole and Hopper
+TINY["with/demonstrations"] = TINY["ppo.py"] + f" --demonstrations {GAMES}/CartPole-v1.npz"
+TINY["with/demonstrations", "ppo_continuous_action.py"] = (
+    TINY["ppo_continuous_action.py"] + f" --demonstrations {GAMES}/Hopper-v5.npz"
+)
+TINY["with/critic-warm-up"] = TINY["ppo.py"] + " --warm-up-updates 1"
+TINY["with/hybrid-action"] = TINY["ppo_continuous_action.py"].replace(
+    "Hopper-v5", "recipes.environments:ToolAndPlace-v0"
 )
 TINY["with/image"] = TINY["ppo_atari.py"] + " --env-id recipes.environments:Image-v0"
 TINY["with/image-and-vector"] = TINY["ppo_atari.py"] + " --env-id recipes.environments:ImageAndVector-v0"
@@ -87,19 +100,14 @@ def test_it_applies_without_fuzz(recipe):
     assert all(len(line) <= 121 for line in recipe.diff.splitlines() if line.startswith("+"))
 
 
-FITTED = [("with/evaluation", script) for script in ("ppo_shared", "ppo_atari", "ppo_atari_envpool")]
-
-
-@pytest.mark.parametrize("name, script", [*((recipe.name, None) for recipe in RECIPES[::10]), *FITTED])
-def test_a_users_command_makes_the_same_script(name, script, tmp_path):
-    """patch, and git where there is none; `evaluation` fits other scripts, too."""
-    recipe, script = by_name[name], (ROOT / f"{script}.py" if script else by_name[name].script)
-    copy = Path(shutil.copy(script, tmp_path / recipe.script.name))
+@of_recipes(*RECIPES[::10])
+def test_a_users_command_makes_the_same_script(recipe, tmp_path):
+    """patch, and git where there is none."""
+    copy = Path(shutil.copy(recipe.script, tmp_path / recipe.script.name))
     command = ["patch", "--fuzz=0", copy.name] if shutil.which("patch") else ["git", "apply", "-p0"]
     outside = os.environ | {"GIT_CEILING_DIRECTORIES": str(tmp_path.parent)}
     subprocess.run([*command, recipe.file], cwd=tmp_path, env=outside, check=True, capture_output=True)
-    if script == recipe.script:
-        assert copy.read_text() == apply(recipe, script.read_text())
+    assert copy.read_text() == apply(recipe, recipe.script.read_text())
 
 
 def test_a_recipe_for_each_detail():
@@ -234,18 +242,58 @@ def slow_on_images(recipe):
     return pytest.param(recipe, marks=pytest.mark.slow if images else ())
 
 
-@of_recipes(*map(slow_on_images, RECIPES))
-def test_it_trains(recipe, made, tmp_path):
-    """Two updates, after which all weights are finite and some have moved; one of `with` goes on, and plays."""
-    options = TINY.get(recipe.name, TINY[recipe.script.name])
-    run = train(made, f"{options} --num-minibatches 2 --no-cuda --save-every 1", tmp_path / "run")
+def makes_two_updates(script, options, folder):
+    """Trains; after two updates all weights are finite and some have moved. Returns the run's folder."""
+    run = train(script, f"{options} --num-minibatches 2 --no-cuda --save-every 1", folder)
     first, last = (checkpoint(run, which)["parts"]["agent"] for which in (0, -1))
     assert all(torch.as_tensor(weight).isfinite().all() for weight in last.values())
     assert any(not torch.equal(first[name], last[name]) for name in last)
+    return run
+
+
+def goes_on_and_plays(script, options, run):
+    """Resumes a run for one more update, and plays a game with it."""
+    steps = checkpoint(run)["global_step"] * 3 // 2
+    train(script, f"{options} --resume {run} --total-timesteps {steps}", run.parents[1])
+    assert checkpoint(run)["global_step"] == steps and len(enjoy.enjoy(enjoy.Args(run, episodes=1))) == 1
+
+
+@of_recipes(*map(slow_on_images, RECIPES))
+def test_it_trains(recipe, made, tmp_path):
+    options = TINY.get(recipe.name, TINY[recipe.script.name])
+    run = makes_two_updates(made, options, tmp_path / "run")
     if recipe.name.startswith("with/"):
-        steps = checkpoint(run)["global_step"] * 3 // 2
-        train(made, f"{options} --resume {run} --total-timesteps {steps}", tmp_path / "run")
-        assert checkpoint(run)["global_step"] == steps and len(enjoy.enjoy(enjoy.Args(run, episodes=1))) == 1
+        goes_on_and_plays(made, options, run)
+
+
+CONTINUOUS = [recipe.name for recipe in RECIPES if ROOT / "ppo_continuous_action.py" in recipe.scripts[1:]]
+
+
+@pytest.mark.parametrize("name", CONTINUOUS)
+def test_it_trains_with_continuous_actions(name, with_recipe, tmp_path):
+    """A recipe for ppo.py that its header also names for ppo_continuous_action.py."""
+    script = with_recipe(name, "ppo_continuous_action.py")
+    options = TINY.get((name, "ppo_continuous_action.py"), TINY["ppo_continuous_action.py"])
+    goes_on_and_plays(script, options, makes_two_updates(script, options, tmp_path / "run"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", pairs.SCRIPTS)
+def test_recipes_combine(script, with_recipe, tmp_path):
+    """Of the pairs that make sense, 80 % fit; ten of them train. `python -m recipes --pairs` prints the others."""
+    found = pairs.conflicts(script)
+    fitting = [names for names, reason in found.items() if reason is None]
+    assert len(fitting) >= 0.8 * len(found)
+    special = {key if isinstance(key, str) else key[0] for key in TINY}  # these need other options
+    plain = [names for names in fitting if not special & {f"with/{name}" for name in names}]
+    for number, (one, other) in enumerate(random.Random(1).sample(plain, 10)):
+        made = with_recipe(f"with/{one}", script, f"with/{other}")
+        makes_two_updates(made, TINY[script], tmp_path / str(number))
+
+
+@pytest.mark.parametrize("script", [path.name for path in by_name["with/evaluation"].scripts[2:]])
+def test_an_evaluation_fits_other_scripts(script, with_recipe):
+    assert with_recipe("with/evaluation", script).module.evaluate
 
 
 @of_recipes(
@@ -304,7 +352,9 @@ def test_games_that_cannot_be_played_again_start_anew(recipe, made, tmp_path, ca
 @of_recipes("value-normalization", "rnd")
 def test_moments(recipe, made):
     """Of rows in several batches as of all at once."""
-    rows, moments = torch.randn(1000, 3, generator=torch.Generator().manual_seed(1)) * 5 + 2, made.module.Moments(3)
+    rows = torch.randn(1000, 3, generator=torch.Generator().manual_seed(1)) * 5 + 2
+    name = {"value-normalization": "ReturnMoments", "rnd": "RunningMoments"}[recipe.file.stem]
+    moments = getattr(made.module, name)(3)
     for part in rows.split([10, 200, 790]):
         moments.update(part)
     torch.testing.assert_close(moments.mean, rows.double().mean(0), rtol=1e-5, atol=1e-5)
@@ -314,7 +364,7 @@ def test_moments(recipe, made):
 @of_recipes("rnd")
 def test_returns_of_the_intrinsic_reward_go_on(recipe, made):
     """From one rollout to the next: after 2 x 4 steps of surprise 1 they are those of 8 steps."""
-    moments, last = made.module.Moments(), torch.zeros(())
+    moments, last = made.module.RunningMoments(), torch.zeros(())
     agent = SimpleNamespace(
         obs_moments=SimpleNamespace(update=lambda obs: None), return_moments=moments, last_return=last
     )
@@ -359,7 +409,7 @@ def test_the_penalty_can_rise_again(recipe, made, tmp_path):
     assert checkpoint(run)["parts"]["agent"]["kl_coef"].item() == pytest.approx(1e-3)
 
 
-@of_recipes("evaluation", "evaluation-normalized")
+@of_recipes("evaluation")
 def test_an_evaluation_changes_nothing(recipe, made, tmp_path):
     """A run with evaluations ends with the weights and statistics of one without, and has them in its log.
 
@@ -484,7 +534,7 @@ def test_two_ranks_make_the_run_of_one(recipe, made, tmp_path):
             np.testing.assert_allclose(second, first, rtol=1e-4, atol=1e-6)
 
 
-@of_recipes("device-tensors", "mask", "mask-lstm", "privileged-critic", "turns")
+@of_recipes("device-tensors", "hybrid-action", "mask", "mask-lstm", "privileged-critic", "turns")
 def test_it_is_exported(recipe, made, tmp_path):
     """export() compares the file with the agent in the environment."""
     pytest.importorskip("onnxruntime")

@@ -554,7 +554,7 @@ class Table:
 
 
 class Clearing(Table):
-    """Removes agents whose episodes have ended at once, which PettingZoo's games do not: "c", or all at the game's end."""
+    """Removes agents whose episodes have ended at once, which PettingZoo's games do not do."""
 
     def step(self, action):
         super().step(action)

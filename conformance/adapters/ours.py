@@ -200,7 +200,9 @@ class Script:
                 outside.append(parameter)
         if len(outside) == 1:
             scale = outside[0].detach().numpy()
-            found["logstd"] = scale.reshape(-1) if 1 in scale.shape else scale
+            scale = scale.reshape(-1) if 1 in scale.shape else scale
+            found["std"] = hasattr(agent, "std")  # a recipe's parameter is the deviation itself
+            found["logstd"] = np.log(scale) if found["std"] else scale
         return found
 
     def train(self, world, settings, updates=1, memory=None):
@@ -262,6 +264,11 @@ class Script:
                 recorder.trains_logstd = isinstance(agent.logstd, nn.Parameter)
                 del agent.logstd
                 agent.logstd = recorder.logstd if recorder.trains_logstd else recorder.logstd.detach()
+            elif hasattr(agent, "std"):  # its logarithm is in the table
+                del agent.std
+                agent.logstd = recorder.logstd
+                of_table = property(lambda agent: agent.logstd.exp())
+                agent.__class__ = type("AgentWithTables", (type(agent),), {"std": of_table})
             elif self.kind == "continuous":
                 raise ValueError("its policy has no logstd")
             return agent
@@ -316,7 +323,7 @@ class Script:
         seen = self.train(world, settings)
         if seen is None:
             return None
-        logged = {"approx_kl": seen.stats.get("approx_kl_ppo2")}
+        logged = {"approx_kl": seen.stats.get("approx_kl_ppo2", seen.stats.get("approx_kl"))}
         return Update(seen.actions, seen.steps, seen.advantages, seen.returns, logged)
 
     def schedules(self, updates):
