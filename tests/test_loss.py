@@ -151,7 +151,7 @@ def test_the_gradient_is_clipped_to_a_norm_and_the_log_has_the_norm_before(large
 def test_no_tensor_of_an_update_stays_on_the_cpu(script, monkeypatch):
     """On torch's device "meta", which holds no numbers: mixed devices and reading a number are errors."""
     if script is LSTM:
-        pytest.skip("its sequences are cut where episodes end, which the host must read")
+        pytest.skip("its loss reads on the CPU where episodes end, to cut the sequences there")
     obs = gym.spaces.Box(0, 255, script.images, np.uint8) if script.images else gym.spaces.Box(-1, 1, (4,))
     obs = gym.spaces.Box(0, 255, (3, 64, 64), np.uint8) if script is PROCGEN else obs
     actions = gym.spaces.Box(-1, 1, (2,)) if script.box else gym.spaces.Discrete(3)
