@@ -84,7 +84,7 @@ def test_an_exported_policy_plays_without_the_script(script, options, tmp_path):
     if script is CONTINUOUS:
         envs.load_state_dict(loaded.state["parts"]["envs"])
         envs.frozen = True
-    envs, recorder = export.record_inside(envs, enjoy.find_normalize(loaded.script, envs))
+    envs, recorder = enjoy.record_inside(envs, enjoy.find_normalize(loaded.script, envs))
     player = enjoy.Player(loaded, envs)
     obs, infos = envs.reset(seed=3)
     player.start_game(0, len(obs))
@@ -237,7 +237,7 @@ def test_noise_in_the_network_is_seeded(tmp_path, monkeypatch):
     actions = []
     for seed in (0, 0, 1):
         loaded = saved.load(run)
-        envs, recorder = export.record_inside(enjoy.make_envs(loaded), None)
+        envs, recorder = enjoy.record_inside(enjoy.make_envs(loaded), None)
         args = export.Args(run, tmp_path / "agent.onnx", steps=40, seed=seed)
         steps = export.record_steps(envs, recorder, enjoy.Player(loaded, envs), args)
         actions.append([step.actions.item() for step in steps])
