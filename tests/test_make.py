@@ -76,7 +76,10 @@ case "$*" in
 esac
 """)
     python.chmod(0o755)
-    done = subprocess.run(["make", ".venv/video,search.stamp"], cwd=tmp_path, capture_output=True, text=True)
+    # a make that runs these tests would give its own options to this one
+    environment = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL")}
+    command = ["make", ".venv/video,search.stamp"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.stdout == "installing what is missing of the extras video,search\nCollecting b\n"
     assert (done.returncode == 0) == (status == 0) == (tmp_path / ".venv/video,search.stamp").exists()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

@@ -163,7 +163,8 @@ def test_the_mask_in_the_batch_is_that_of_its_observation(made, where, tmp_path)
 def test_masks_of_envpool(name, tmp_path, monkeypatch):
     """The recipe envpool gives them to the recipes here: those of the observation, to its action and to the loss."""
     stem = f"{name.replace('-', '_')}_with_envpool"
-    (tmp_path / f"{stem}.py").write_text(apply.applied([apply.find(name), apply.find("envpool")], ROOT / "ppo.py"))
+    text, _ = apply.applied([apply.find(name), apply.find("envpool")], ROOT / "ppo.py")
+    (tmp_path / f"{stem}.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     made = SimpleNamespace(name=stem, module=importlib.import_module(stem))
     with watched(made.module, "ppo_loss", lambda agent, minibatch, args: minibatch) as batches:

@@ -132,7 +132,7 @@ def test_a_run_goes_on_where_it_was_stopped(games, tmp_path):
         assert train(PROCGEN, f"--resume {run} --total-timesteps 192", tmp_path) == run
     assert loaded["envs"] == scale
     assert checkpoint(run)["parts"]["envs"]["count"] == pytest.approx(192 + 1e-4)
-    assert [pool.asked["seed"] for pool in games] == [1, 1, 1, 1 + 96]
+    assert [pool.asked["seed"] for pool in games] == [1, 1, 1 + 96, 1 + 96]
 
 
 def test_what_envpool_is_asked_for(games):
