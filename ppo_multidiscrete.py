@@ -626,10 +626,14 @@ def resumed_args(args, saved):
 
 
 def resume_command(args, *folders):
-    """The command that continues the runs in these folders."""
+    """The command that continues the runs in these folders, with what a resume does not take from a checkpoint."""
     command = ["python", sys.argv[0], "--resume", *map(str, folders)]
     if ":" in args.env_id:  # as resumed_args() demands
         command += ["--env-id", args.env_id]
+    if not args.cuda:
+        command.append("--no-cuda")
+    if args.track:
+        command.append("--track")
     return shlex.join(command)
 
 
