@@ -1,0 +1,62 @@
+"""Trains PPO of Stable-Baselines3 on a task of tasks.py, and prints two rows of JSON.
+
+    python -m benchmark.untuned.sb3 Arm-v0 defaults --steps 100000 --seed 1
+
+The Python needs stable-baselines3. Settings: its defaults, or those of the zoo for Pendulum. A score is the mean
+return of 20 games without exploration, after half of the steps and after all of them.
+"""
+
+import argparse
+import json
+import time
+from functools import partial
+
+import gymnasium as gym
+from stable_baselines3 import PPO
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.evaluation import evaluate_policy
+
+import benchmark.untuned.tasks  # noqa: F401  It registers the tasks.
+
+GAMES = 20
+SHARES = 1 / 2, 1
+# {name: (arguments of PPO, the number of environments)}; those of the zoo are in hyperparams/ppo.yml of
+# DLR-RM/rl-baselines3-zoo at 00128b5
+PENDULUM = dict(n_steps=1024, gamma=0.9, learning_rate=1e-3, use_sde=True, sde_sample_freq=4)
+SETTINGS = {"defaults": ({}, 1), "zoo": (PENDULUM, 4)}
+
+
+def parse_args():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("task")
+    parser.add_argument("settings", choices=SETTINGS)
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--seed", type=int, default=1)
+    return parser.parse_args()
+
+
+def main():
+    args = parse_args()
+    make = partial(make_vec_env, args.task, wrapper_class=gym.wrappers.FlattenObservation)
+    arguments, num_envs = SETTINGS[args.settings]
+    model = PPO("MlpPolicy", make(num_envs, seed=args.seed), seed=args.seed, device="cpu", **arguments)
+    seconds = 0.0
+    for share in SHARES:
+        start = time.process_time()
+        model.learn(round(share * args.steps) - model.num_timesteps, reset_num_timesteps=False)
+        seconds += time.process_time() - start
+        games = make(10, seed=1_000_000 + 1000 * args.seed)
+        score, _ = evaluate_policy(model, games, n_eval_episodes=GAMES, deterministic=True)
+        row = {
+            "task": args.task,
+            "who": f"Stable-Baselines3, {args.settings}",
+            "seed": args.seed,
+            "steps": model.num_timesteps,
+            "score": round(float(score), 3),
+            "cpu_seconds": round(seconds, 1),
+        }
+        print(json.dumps(row), flush=True)
+
+
+if __name__ == "__main__":
+    main()
