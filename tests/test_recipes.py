@@ -74,6 +74,12 @@ TINY["with/demonstrations"] = TINY["ppo.py"] + f" --demonstrations {GAMES}/CartP
 TINY["with/demonstrations", "ppo_continuous_action.py"] = (
     TINY["ppo_continuous_action.py"] + f" --demonstrations {GAMES}/Hopper-v5.npz"
 )
+AGENTS = ROOT / "agents"
+TINY["with/teacher"] = TINY["ppo.py"] + f" --teacher {AGENTS}/CartPole-v1__ppo__1.pt"
+TINY["with/teacher", "ppo_continuous_action.py"] = (
+    TINY["ppo_continuous_action.py"].replace("Hopper-v5", "HalfCheetah-v5")
+    + f" --teacher {AGENTS}/HalfCheetah-v5__ppo_continuous_action__1.pt"
+)
 TINY["with/critic-warm-up"] = TINY["ppo.py"] + " --warm-up-updates 1"
 TINY["with/hybrid-action"] = TINY["ppo_continuous_action.py"].replace(
     "Hopper-v5", "recipes.environments:ToolAndPlace-v0"
