@@ -51,7 +51,7 @@ def test_the_divergence_is_a_part_of_the_loss(script, with_recipe):
 
 @pytest.mark.parametrize("script, options, shown, all_inputs", HIDDEN)
 def test_the_teacher_sees_more_than_the_policy(script, options, shown, all_inputs, with_recipe, tmp_path):
-    """Its advice is for the whole observations of the rollout, in its own scale; the exported file has no part of it."""
+    """Its advice is for whole observations, in its own scale; the exported file has no part of it."""
     alone = with_recipe("with/privileged-critic", script)
     file = train(alone, f"{FEW} {options} --policy-sees-all", tmp_path / "teacher")
     made = with_recipe("with/privileged-critic", script, "with/teacher")
