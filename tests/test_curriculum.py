@@ -13,7 +13,7 @@ FEW = "--no-cuda --num-envs 4 --num-steps 16 --num-minibatches 2 --reset-options
 
 
 class Wind(gym.Env):
-    """Shows the mass and the gust of its last reset, and a number that this reset drew; an episode of 4 steps pays 1."""
+    """Shows the mass and the gust of its last reset, and a number that this reset drew. An episode pays 1."""
 
     shown = []
     observation_space = gym.spaces.Box(-10, 10, (3,), np.float32)
