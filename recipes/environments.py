@@ -72,6 +72,29 @@ class Image(ImageAndVector):
         return self.draw()[::2, ::2]
 
 
+class ImagePlace(Image):
+    """A white column on black: the action that is its place, from -1 to 1, pays 1, and less the farther it is.
+
+    An episode has 16 steps. An agent that does not look earns 3.9 on average at most, with actions of 0."""
+
+    action_space = gym.spaces.Box(-1, 1, (1,), np.float32)
+
+    def next_observation(self):
+        self.column = int(self.np_random.integers(42))
+        return self.draw()[::2, ::2]
+
+    def draw(self):
+        image = np.zeros((84, 84, 3), np.uint8)
+        image[:, 2 * self.column : 2 * self.column + 2] = 255
+        return image
+
+    def step(self, action):
+        place = self.column / 41 * 2 - 1
+        reward = max(0.0, 1 - 2 * abs(action.item() - place))
+        self.steps += 1
+        return self.next_observation(), reward, False, self.steps == 16, {}
+
+
 class ToolAndPlace(gym.Env):
     """The right one of three tools pays 1, minus the distance to the right place, but never less than 0.
 
@@ -240,4 +263,5 @@ gym.register("CartPoleHiddenLimit-v1", with_hidden_limit)
 gym.register("PendulumTensors-v1", vector_entry_point=PendulumTensors)
 gym.register("ImageAndVector-v0", ImageAndVector)
 gym.register("Image-v0", Image)
+gym.register("ImagePlace-v0", ImagePlace)
 gym.register("ToolAndPlace-v0", ToolAndPlace)

@@ -50,7 +50,7 @@ def secret_envs(made, kind):
     """In place of the script's make_env: environments with a secret."""
 
     def make_env(args, index, folder):
-        return made.module.Episodes(made.module.Privileged(Secrets(kind, index), args.privileged))
+        return made.module.Episodes(made.module.Privileged(Secrets(kind, index), args.privileged, args.policy_sees_all))
 
     return make_env
 

@@ -74,9 +74,23 @@ TINY["with/demonstrations"] = TINY["ppo.py"] + f" --demonstrations {GAMES}/CartP
 TINY["with/demonstrations", "ppo_continuous_action.py"] = (
     TINY["ppo_continuous_action.py"] + f" --demonstrations {GAMES}/Hopper-v5.npz"
 )
+AGENTS = ROOT / "agents"
+TINY["with/teacher"] = TINY["ppo.py"] + f" --teacher {AGENTS}/CartPole-v1__ppo__1.pt"
+TINY["with/teacher", "ppo_continuous_action.py"] = (
+    TINY["ppo_continuous_action.py"].replace("Hopper-v5", "HalfCheetah-v5")
+    + f" --teacher {AGENTS}/HalfCheetah-v5__ppo_continuous_action__1.pt"
+)
+TINY["with/curriculum"] = TINY["ppo.py"] + " --env-id MountainCar-v0"
+TINY["with/curriculum", "ppo_continuous_action.py"] = (
+    TINY["ppo_continuous_action.py"].replace("Hopper-v5", "Pendulum-v1")
+    + " --reset-options x_init --easy 0.3 --hard 3.14"
+)
 TINY["with/critic-warm-up"] = TINY["ppo.py"] + " --warm-up-updates 1"
 TINY["with/hybrid-action"] = TINY["ppo_continuous_action.py"].replace(
     "Hopper-v5", "recipes.environments:ToolAndPlace-v0"
+)
+TINY["with/image-continuous"] = (
+    "--env-id recipes.environments:ImagePlace-v0 --total-timesteps 64 --num-envs 2 --num-steps 16 --action-repeat 2"
 )
 TINY["with/image"] = TINY["ppo_atari.py"] + " --env-id recipes.environments:Image-v0"
 TINY["with/image-and-vector"] = TINY["ppo_atari.py"] + " --env-id recipes.environments:ImageAndVector-v0"
@@ -534,7 +548,9 @@ def test_two_ranks_make_the_run_of_one(recipe, made, tmp_path):
             np.testing.assert_allclose(second, first, rtol=1e-4, atol=1e-6)
 
 
-@of_recipes("device-tensors", "hybrid-action", "mask", "mask-lstm", "privileged-critic", "turns")
+@of_recipes(
+    "device-tensors", "hybrid-action", "image-continuous", "mask", "mask-lstm", "privileged-critic", "teacher", "turns"
+)
 def test_it_is_exported(recipe, made, tmp_path):
     """export() compares the file with the agent in the environment."""
     pytest.importorskip("onnxruntime")
