@@ -78,6 +78,19 @@ def update(world, settings):
     return SCRIPT.update(world, settings)
 
 
+def updates(world, settings, count):
+    """Several updates, one after the other: each begins with the weights and with Adam's means that the last has left.
+
+    world, settings: as for update(). The world is played once more for each update. In each rollout old_policy and
+        old_value act, with the log standard deviations of the moment. A later rollout begins with the observation
+        behind the last step of the one before, whose row is M * N + n.
+    count: int, the number of updates.
+
+    Returns a list of problems.Update. Leave it out if update() is all that you have.
+    """
+    return SCRIPT.updates(world, settings, count)
+
+
 def schedules(updates):
     """The learning rates and clip ranges of a whole run with the defaults of your implementation.
 

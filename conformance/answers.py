@@ -28,6 +28,7 @@ class Adapter:
     def __init__(self, module):
         self.module = module
         self.errors = {}  # for the name of a function, why it gave no answer
+        self.second_rate = None  # the rate of the second update's steps, relative to that of the first, if it is known
 
     def option(self, name, default):
         """A constant of the module, such as KINDS."""
@@ -85,6 +86,32 @@ class Adapter:
             self.errors["update"] = str(error)
             return None
 
+    def updates(self, world, settings, count):
+        """Checked Updates of several rollouts, or None; then `errors["updates"]` says why."""
+        answer = self.ask("updates", world, settings, count)
+        if answer is None:
+            return None
+        if not isinstance(answer, list | tuple) or len(answer) != count:
+            self.errors["updates"] = f"updates must return a list of {count} Updates"
+            return None
+        if any(getattr(each, "problem", None) is not None for each in answer):
+            self.errors["updates"] = "an Update of updates() answers the question that was asked, without a problem"
+            return None
+        try:
+            return [check_update(each, world, is_later=number > 0) for number, each in enumerate(answer)]
+        except BadAnswer as error:
+            self.errors["updates"] = str(error)
+            return None
+
+    def second_of_schedule(self, name):
+        """The second of two numbers of a schedule, divided by the first; None if they are not known."""
+        answer = self.ask_dict("schedules", 2) or {}
+        try:
+            first, second = arrays_of(answer, {name: (2,)}, "schedules")[name]
+        except BadAnswer:
+            return None
+        return float(second / first) if first > 0 else None
+
 
 def arrays_of(answer, shapes, source):
     """The arrays of a dict as float64. Raises BadAnswer for a name that is missing, a wrong shape, NaN or inf.
@@ -109,18 +136,19 @@ def arrays_of(answer, shapes, source):
     return checked
 
 
-def check_step(step, number, shapes, size):
+def check_step(step, number, shapes, allowed):
     """A problems.Step with float64 arrays. Raises BadAnswer where something is wrong with it.
 
     number: the number of the step in its update, from 1.
     shapes: {name: shape} of the tables.
-    size: the number of steps in the rollout, M * N."""
+    allowed: the first and the last row of the rollout."""
     try:
         rows = np.asarray(step.rows).reshape(-1)
     except ValueError:
         raise BadAnswer(f"update, step {number}: rows are not an array") from None
-    if len(rows) == 0 or rows.dtype.kind not in "iu" or rows.min() < 0 or rows.max() >= size:
-        raise BadAnswer(f"update, step {number}: rows must be whole numbers from 0 to {size - 1}")
+    first, last = allowed
+    if len(rows) == 0 or rows.dtype.kind not in "iu" or rows.min() < first or rows.max() > last:
+        raise BadAnswer(f"update, step {number}: rows must be whole numbers from {first} to {last}")
     checked = {}
     for name in ("before", "after", "gradient", "clipped"):
         tables = getattr(step, name)
@@ -140,8 +168,10 @@ def check_logged(logged):
         raise BadAnswer('update: logged must be a dict, and its "approx_kl" a finite number') from None
 
 
-def check_update(answer, world):
-    """A problems.Update with float64 arrays. Raises BadAnswer where something is wrong with it."""
+def check_update(answer, world, is_later=False):
+    """A problems.Update with float64 arrays. Raises BadAnswer where something is wrong with it.
+
+    is_later: whether it is that of a later rollout, which begins with the rows behind the last step."""
     if not isinstance(answer, Update):
         raise BadAnswer(f"update must return an Update, and not {type(answer).__name__}")
     if answer.problem is not None:  # the adapter made the question as well
@@ -157,6 +187,8 @@ def check_update(answer, world):
     first_tables = answer.steps[0].before
     if world.kind == "continuous" and isinstance(first_tables, dict) and "logstd" in first_tables:
         shapes["logstd"] = world.logstd.shape
-    size = world.rewards.size
-    steps = [check_step(step, number, shapes, size) for number, step in enumerate(answer.steps, start=1)]
+    allowed = 0, world.rewards.size - 1
+    if is_later:
+        allowed = world.num_envs, world.rewards.size + world.num_envs - 1
+    steps = [check_step(step, number, shapes, allowed) for number, step in enumerate(answer.steps, start=1)]
     return dataclasses.replace(answer, steps=steps, **checked)

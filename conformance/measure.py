@@ -1,15 +1,29 @@
 """All rows of an adapter's module, in the order of docs/details.md."""
 
+import dataclasses
+
 import numpy as np
 
 from conformance import reference
 from conformance.answers import Adapter, BadAnswer, arrays_of, describe_error
 from conformance.atari import measure_atari
-from conformance.explanation import NO, OTHER, TOLERANCE, UNKNOWN, YES, Explanation, Row, unknown
+from conformance.explanation import (
+    APART,
+    NO,
+    OTHER,
+    TOLERANCE,
+    UNKNOWN,
+    YES,
+    Explanation,
+    Row,
+    first_difference,
+    total_error,
+    unknown,
+)
 from conformance.images import measure_images
 from conformance.masks import measure_masks
 from conformance.normalization import measure_actions, measure_normalization
-from conformance.problems import make_world
+from conformance.problems import later_world, make_world
 from conformance.recurrence import measure_recurrence
 from conformance.updates import (
     LOSS,
@@ -129,7 +143,25 @@ def measure_advantages(adapter, kind):
         if name == "limit" and row.result == NO:
             row.found = "its step has no delta" if row.found == "left out" else f"bootstrapped from {row.found}"
         rows.append(row)
+    if explanation.reproduced:
+        check_second_advantages(adapter, world, settings, explanation.best, rows)
     return rows
+
+
+def check_second_advantages(adapter, world, settings, choice, rows):
+    """Changes the row of the form of advantages where those of a second rollout do not follow the same combination."""
+    answers = adapter.updates(world, dataclasses.replace(settings, num_minibatches=1, update_epochs=1), 2)
+    if answers is None:
+        return
+    second = {name: getattr(answers[1], name) for name in ("advantages", "returns")}
+    second = {name: array for name, array in second.items() if array is not None}
+    predicted = reference.advantages(later_world(world), settings, choice)
+    error = total_error([second], [predicted]) if second else 0.0
+    [row] = [row for row in rows if (row.detail, row.title) == ROLLOUT["form"]]
+    if error > TOLERANCE and row.result in (YES, NO):
+        row.result = OTHER
+        row.found = f"not in the second update: {first_difference([second], [predicted], [{}])}"
+        row.error = error
 
 
 # Schedules
@@ -158,7 +190,20 @@ def measure_schedules(adapter):
     if answer is None:
         return unknown(SCHEDULES.values(), adapter.errors["schedules"])
     updates = answer.get("updates", UPDATES)
-    return [schedule_row(adapter, name, answer.get(name), updates) for name in SCHEDULES]
+    rows = [schedule_row(adapter, name, answer.get(name), updates) for name in SCHEDULES]
+    check_second_rate(adapter, rows[0])
+    return rows
+
+
+def check_second_rate(adapter, row):
+    """Changes the row of the learning rate where the steps of a second update do not have the rate that it says."""
+    if adapter.second_rate is None or row.result not in (YES, NO):
+        return
+    factor = adapter.second_of_schedule("learning_rate")
+    if factor is not None and abs(adapter.second_rate - factor) > APART * TOLERANCE:
+        row.result = OTHER
+        words = f"of two updates, the second has {factor:.4g} times the rate"
+        row.found = f"{row.found}; but {words}, and its steps are {adapter.second_rate:.4g} times as large"
 
 
 def schedule_row(adapter, name, numbers, updates):

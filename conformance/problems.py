@@ -9,7 +9,7 @@ B samples of a minibatch.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -103,12 +103,17 @@ class Stream:
 
 
 class Player:
-    """Plays a world for an adapter's environment, over and over, and records the actions of the first time."""
+    """Plays a world for an adapter's environment, over and over, and records the actions."""
 
     def __init__(self, world):
         self.world = world
         self.t = 0  # of the next step
-        self.actions = []  # of each step of the first time, [N, ...]
+        self.rollouts = []  # for each time, the actions of its steps, [N, ...]
+
+    @property
+    def actions(self):
+        """The actions of the first time."""
+        return self.rollouts[0]
 
     def reset(self):
         """The rows of the first observations, int64 [N]."""
@@ -118,8 +123,9 @@ class Player:
         """(rows of the next observations, rewards, terminated, truncated, rows of final observations), each [N]."""
         world = self.world
         t = self.t
-        if len(self.actions) < world.num_steps:
-            self.actions.append(np.array(actions))
+        if t == 0:
+            self.rollouts.append([])
+        self.rollouts[-1].append(np.array(actions))
         self.t = (t + 1) % world.num_steps
         return world.rows(t + 1), world.rewards[t], world.terminated[t], world.truncated[t], world.final_rows(t)
 
@@ -211,6 +217,8 @@ class Step:
     project: Callable | None = None
 
     moments: dict | None = None  # Adam's two means after the step: keys "m" and "v" before the name of a weight
+    # the gradient of weights that are in no table, before it is clipped: it counts in the norm of all parameters
+    others: dict | None = None
 
 
 @dataclass
@@ -273,6 +281,46 @@ def make_world(kind="discrete", truncations=False, masks=False, seed=5):
         nvec=nvec,
         masks=draw_masks(rng, actions, nvec or (outputs,), num_rows) if masks else None,
     )
+
+
+def of_later_rollout(array, world):
+    """An array [R, ...] of the rows of a world, as a later rollout has it.
+
+    A world that is played once more begins with the observation behind the last step of the time before. So this row
+    stands in the place of that before the first step."""
+    first = world.rows(0)
+    moved = np.array(array)
+    moved[first] = moved[world.rows(world.num_steps)]
+    return moved
+
+
+def later_world(world, step=None):
+    """The World of a later rollout.
+
+    step: the first problems.Step of its update: the log standard deviations are those that the last update left."""
+    names = "old_policy", "old_value", "policy", "value", "masks"
+    arrays = {name: getattr(world, name) for name in names}
+    moved = {name: of_later_rollout(array, world) for name, array in arrays.items() if array is not None}
+    if step is not None:
+        moved["logstd"] = step.before.get("logstd", world.logstd)
+    return replace(world, **moved)
+
+
+def later_step(step, world):
+    """A problems.Step of an update of a later rollout, with the rows of its later_world()."""
+    last = world.rows(world.num_steps)
+    rows = np.where(np.isin(step.rows, last), step.rows - last[0], step.rows)
+    changed = {"rows": rows}
+    for name in ("before", "after", "gradient", "clipped"):
+        tables = getattr(step, name)
+        if tables is None:
+            continue
+        tables = {key: array if key == "logstd" else of_later_rollout(array, world) for key, array in tables.items()}
+        if name in ("gradient", "clipped"):  # the gradient is now that of the first rows
+            for key in ("policy", "value"):
+                tables[key][last] = 0.0
+        changed[name] = tables
+    return replace(step, **changed)
 
 
 def make_near_world(kind):

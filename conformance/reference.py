@@ -52,6 +52,8 @@ ADAM = {
     "decay": (0.0, 0.01),
     "correction": (True, False),
 }
+# What Adam has of the first update when the second begins
+CARRIED = {"carried": ("they go on", "they begin anew", "the means begin anew", "the count begins anew")}
 
 
 @cache
@@ -392,11 +394,12 @@ def clip_gradient(gradient, max_norm, choice, added=0.0):
     return clipped
 
 
-def adam_changes(gradients, weights, learning_rate, choice):
+def adam_changes(gradients, weights, learning_rate, choice, second=None):
     """(changes of the weights, moments) under a combination of ADAM: two lists with a dict for each step.
 
     gradients: a list of dicts of arrays, one for each step.
     weights: likewise, the weights before each step.
+    second: the number of steps before the second update, if there is one; the combination is then one of CARRIED, too.
 
     The moments are Adam's two running means after the step, with "m " or "v " before the name of a weight."""
     beta1, beta2 = choice["betas"]
@@ -405,7 +408,14 @@ def adam_changes(gradients, weights, learning_rate, choice):
     v = {name: np.zeros_like(array) for name, array in gradients[0].items()}
     changes = []
     moments = []
-    for t, (gradient, before) in enumerate(zip(gradients, weights, strict=True), start=1):
+    t = 0
+    for number, (gradient, before) in enumerate(zip(gradients, weights, strict=True)):
+        if number == second and choice["carried"] in ("they begin anew", "the means begin anew"):
+            m = {name: np.zeros_like(array) for name, array in m.items()}
+            v = {name: np.zeros_like(array) for name, array in v.items()}
+        if number == second and choice["carried"] in ("they begin anew", "the count begins anew"):
+            t = 0
+        t += 1
         correction1 = 1 - beta1**t if choice["correction"] else 1.0
         correction2 = 1 - beta2**t if choice["correction"] else 1.0
         change = {}

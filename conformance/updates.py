@@ -8,11 +8,13 @@ import numpy as np
 from conformance import reference
 from conformance.answers import BadAnswer, check_update
 from conformance.explanation import APART, NO, OTHER, TOLERANCE, UNKNOWN, YES, Explanation, Row, unknown
-from conformance.problems import Refused, Settings, make_near_world, make_world
+from conformance.problems import Refused, Settings, later_step, later_world, make_near_world, make_world
 from conformance.weights import initial_weights
 
 # The settings of the updates that are asked for
 LOSS = Settings()  # no gradient is clipped
+# Minibatches are as large as the rollout
+LARGE = Settings(num_minibatches=1)
 # Each gradient is clipped, to a size at which epsilons differ.
 STEP = Settings(learning_rate=0.3, max_grad_norm=1e-4, vf_coef=1e-4, update_epochs=10)
 WHOLE = Settings(num_minibatches=1, update_epochs=1)
@@ -42,6 +44,7 @@ STEPS = {
     "epsilon": ("core 3", "Adam's epsilon is 1e-5"),
     "place": ("core 3", "it is added before the bias correction"),
     "rest": ("core 3", "Adam's betas are 0.9 and 0.999, without weight decay"),
+    "carried": ("core 3", "Adam's means and its count of steps go on in the next update"),
 }
 DIVERGENCE = "core 12", "approximate KL: half the mean square of the log ratio"
 COMPONENTS = "continuous 3", "log probabilities of components are summed"
@@ -132,22 +135,70 @@ def with_another_range(explanation, name, batch):
 
 
 def check_clip_ranges(adapter, kind, losses, rows):
-    """Changes the rows of the two clips where an update near the clip range does not follow the same combination.
+    """Changes rows of LOSSES where a large minibatch, with much near the clip range, follows another combination.
 
-    losses: the two Explanations of `rows`, the rows of LOSSES."""
+    losses: the two Explanations of `rows`."""
     if not all(loss.reproduced and not loss.ranges for loss in losses):
         return
     world = make_near_world(kind)
-    answer = adapter.update(world, LOSS)
+    known = [loss.best for loss in losses]
+    answer = adapter.update(world, LARGE)
     if answer is None or answer.problem is not None:
         return
-    near = explain_losses(world, LOSS, answer, known=[loss.best for loss in losses])
-    for name, explanation in zip(("ratio", "value clip"), near, strict=True):
-        [row] = [row for row in rows if (row.detail, row.title) == LOSSES[name]]
-        if not explanation.reproduced and row.result != UNKNOWN:
-            row.result = OTHER
-            row.found = f"not where much is near the clip range of {LOSS.clip_coef:g}: {explanation.failure()}"
-            row.error = explanation.error
+    if all(loss.reproduced for loss in explain_losses(world, LARGE, answer, known)):
+        return
+    large = explain_losses(world, LARGE, answer)
+    small = None
+    if not all(loss.reproduced for loss in large):
+        answer = adapter.update(world, LOSS)
+        small = answer and explain_losses(world, LOSS, answer, known)
+    for number, name in enumerate(("ratio", "value clip")):
+        explanation = large[number]
+        is_of_size = explanation.reproduced or (small is not None and small[number].reproduced)
+        if explanation.ranges or not is_of_size:
+            [row] = [row for row in rows if (row.detail, row.title) == LOSSES[name]]
+            if row.result != UNKNOWN:
+                row.result = OTHER
+                row.found = f"not where much is near the clip range of {LOSS.clip_coef:g}: {explanation.failure()}"
+                row.error = explanation.error
+        else:
+            choices = reference.POLICY if name == "ratio" else reference.VALUE
+            titles = [LOSSES[choice] for choice in choices if choice in LOSSES]
+            others = [row for row in loss_rows(*large) if (row.detail, row.title) in titles]
+            mark_differences(rows, others, f"in a minibatch of {world.rewards.size}")
+
+
+def mark_differences(rows, others, where):
+    """Changes rows where others of the same titles say something else; `where` says what these are of."""
+    of_title = {(row.detail, row.title): row for row in others}
+    for row in rows:
+        other = of_title.get((row.detail, row.title))
+        if other is None or UNKNOWN in (row.result, other.result) or row.result == OTHER:
+            continue
+        if (other.result, other.found) != (row.result, row.found):
+            found = "as in ppo2" if other.result == YES else other.found
+            row.found = f"{row.found}, but {where} {found}"
+            row.result = OTHER if other.result == OTHER else NO
+
+
+def check_second_update(adapter, world, rows):
+    """Changes the rows of LOSSES, and that of the order, where the second of two updates does something else."""
+    answers = adapter.updates(world, LOSS, 2)
+    if answers is None:
+        return
+    factor = adapter.second_of_schedule("clip_range") or 1.0  # by default it may fall
+    settings = dataclasses.replace(LOSS, clip_coef=LOSS.clip_coef * factor)
+    first, second = answers
+    second = dataclasses.replace(second, steps=[later_step(step, world) for step in second.steps])
+    losses = explain_losses(later_world(world, second.steps[0]), settings, second)
+    if losses is not None:
+        mark_differences(rows, loss_rows(*losses), "in the second update")
+    if adapter.option("LOOP", True):
+        order = order_row(second, world)
+        of_first = [step.rows.tolist() for step in first.steps]
+        if order.found.startswith("shuffled") and of_first == [step.rows.tolist() for step in second.steps]:
+            order = dataclasses.replace(order, result=NO, found="the permutations of the first")
+        mark_differences(rows, [order], "in the second update")
 
 
 def loss_rows(policy, value):
@@ -269,6 +320,33 @@ def join(arrays):
     return np.concatenate([np.asarray(arrays[name], float).reshape(-1) for name in sorted(arrays)])
 
 
+def clip_tables(step, gradient, settings, choice, added=0.0):
+    """The gradient of a step's tables after the clip, which counts the gradients of other weights, too."""
+    others = {f"other {name}": array for name, array in (step.others or {}).items()}
+    clipped = reference.clip_gradient(gradient | others, settings.max_grad_norm, choice, added)
+    return {name: clipped[name] for name in gradient}
+
+
+def known_of_steps(steps):
+    """What is known of steps, by how much it may be wrong, and the weights before each: three lists of dicts."""
+    answers = []
+    roundings = []
+    all_weights = []
+    for step in steps:
+        before, after = step.weights or (step.before, step.after)
+        before = {name: np.asarray(array, float) for name, array in before.items()}
+        known = {"change of the weights": join(after) - join(before)}
+        if step.clipped is not None:
+            known["clipped gradient"] = join(step.clipped)
+        if step.moments is not None:
+            known["moments"] = join(step.moments)
+        answers.append(known)
+        # A weight is a float32 number, and so its change is known only up to the distance of two such numbers.
+        roundings.append({"change of the weights": np.spacing(np.abs(np.float32(join(before)))).astype(float)})
+        all_weights.append(before)
+    return answers, roundings, all_weights
+
+
 def explain_steps(world, settings, answer, losses):
     """An Explanation of the changes of the weights, and of what else is known: clipped gradients, Adam's means.
 
@@ -281,24 +359,11 @@ def explain_steps(world, settings, answer, losses):
             raise BadAnswer("the gradient before it is clipped is not known")
         policy, value = losses
         gradients = predict_gradients(world, settings, answer, policy.best, value.best)
-    answers = []
-    roundings = []
-    all_weights = []  # before each step
-    for step in answer.steps:
-        before, after = step.weights or (step.before, step.after)
-        before = {name: np.asarray(array, float) for name, array in before.items()}
-        known = {"change of the weights": join(after) - join(before)}
-        if step.clipped is not None:
-            known["clipped gradient"] = join(step.clipped)
-        if step.moments is not None:
-            known["moments"] = join(step.moments)
-        answers.append(known)
-        # A weight is a float32 number, and so its change is known only up to the distance of two such numbers.
-        roundings.append({"change of the weights": np.spacing(np.abs(np.float32(join(before)))).astype(float)})
-        all_weights.append(before)
+    answers, roundings, all_weights = known_of_steps(answer.steps)
 
     def predict(choice, added):
-        clipped = [reference.clip_gradient(each, settings.max_grad_norm, choice, added) for each in gradients]
+        steps = zip(answer.steps, gradients, strict=True)
+        clipped = [clip_tables(step, gradient, settings, choice, added) for step, gradient in steps]
         changes, moments = reference.adam_changes(clipped, all_weights, settings.learning_rate, choice)
         predictions = []
         for number in range(len(clipped)):
@@ -314,7 +379,48 @@ def explain_steps(world, settings, answer, losses):
     combinations = reference.choices(reference.CLIP | reference.ADAM)
     exact = Explanation(answers, combinations, lambda choice: predict(choice, 0.0), roundings)
     of_torch = Explanation(answers, combinations, lambda choice: predict(choice, 1e-6), roundings)
+    exact.added = 0.0
+    of_torch.added = 1e-6
     return exact if exact.error <= of_torch.error else of_torch
+
+
+def carried_row(adapter, world, steps):
+    """The row of what Adam has of the first update when the second begins.
+
+    steps: the Explanation of explain_steps, by which one update takes its steps.
+
+    Notes as adapter.second_rate how large the rate of the second is, relative to that of the first."""
+    row = STEPS["carried"]
+    if not steps.reproduced:
+        return Row(*row, UNKNOWN, "nothing known reproduces the first update")
+    answers = adapter.updates(world, STEP, 2)
+    if answers is None:
+        return Row(*row, UNKNOWN, adapter.errors["updates"])
+    first, second = answers
+    both = [*first.steps, *second.steps]
+    if any(step.gradient is None for step in both):
+        return Row(*row, UNKNOWN, "the gradient before it is clipped is not known")
+    known, roundings, all_weights = known_of_steps(both)
+    known = [{"change of the weights": each["change of the weights"]} for each in known]
+    clipped = [clip_tables(step, step.gradient, STEP, steps.best, steps.added) for step in both]
+    rates = {}
+
+    def predict(choice):
+        predicted, _ = reference.adam_changes(
+            clipped, all_weights, STEP.learning_rate, steps.best | choice, second=len(first.steps)
+        )
+        predicted = [join(each) for each in predicted]
+        # The rate of the second update is the one that fits best: the schedule has a row of its own.
+        later = np.concatenate(predicted[len(first.steps) :])
+        measured = np.concatenate([each["change of the weights"] for each in known[len(first.steps) :]])
+        rates[choice["carried"]] = rate = float(later @ measured / max(later @ later, 1e-30))
+        factors = [1.0] * len(first.steps) + [rate] * len(second.steps)
+        return [{"change of the weights": factor * each} for factor, each in zip(factors, predicted, strict=True)]
+
+    explanation = Explanation(known, reference.choices(reference.CARRIED), predict, roundings)
+    if explanation.reproduced:
+        adapter.second_rate = rates[explanation.best["carried"]]
+    return explanation.row(*row, "carried", expected=(reference.CARRIED["carried"][0],))
 
 
 def describe_adam(choice):
@@ -354,15 +460,8 @@ def measure_updates(adapter, kind, other_kinds=()):
     rows = rows_of_updates(adapter, kind)
     compared = [*LOSSES.values(), *STEPS.values()]
     for other_kind in other_kinds:
-        others = {(row.detail, row.title): row for row in rows_of_updates(adapter, other_kind)}
-        for row in rows:
-            other = others[row.detail, row.title]
-            if (row.detail, row.title) not in compared or UNKNOWN in (row.result, other.result):
-                continue
-            if (other.result, other.found) != (row.result, row.found) and row.result != OTHER:
-                found = "as in ppo2" if other.result == YES else other.found
-                row.found = f"{row.found}, but with {other_kind} actions {found}"
-                row.result = OTHER if other.result == OTHER else NO
+        others = [row for row in rows_of_updates(adapter, other_kind) if (row.detail, row.title) in compared]
+        mark_differences(rows, others, f"with {other_kind} actions")
     return rows
 
 
@@ -383,6 +482,8 @@ def rows_of_updates(adapter, kind):
     if not adapter.option("LOOP", True):
         return rows + unknown([*MINIBATCHES.values(), *STEPS.values()], "the user writes the loop")
     rows.append(order_row(answer, world))
+    if answer.problem is None:
+        check_second_update(adapter, world, rows)
     rows.append(uneven_row(adapter, world))
     answer = adapter.update(world, STEP)
     if answer is None:
@@ -393,6 +494,7 @@ def rows_of_updates(adapter, kind):
     except BadAnswer as error:
         return rows + unknown(STEPS.values(), str(error))
     rows += step_rows(steps)
+    rows.append(carried_row(adapter, world, steps))
     if adapter.has("trace"):
         replaced = {LOSSES["scope"], MINIBATCHES["order"]}
         rows = [row for row in rows if (row.detail, row.title) not in replaced]

@@ -14,7 +14,16 @@ from torch import nn
 from conformance.adapters.emulator import Emulator
 from conformance.adapters.proxy import Proxy
 from conformance.adapters.torch_tables import Memory, Recorder, describe_image_network, recurrent_weights
-from conformance.problems import Player, Refused, Settings, Stream, Update, make_world
+from conformance.problems import (
+    Player,
+    Refused,
+    Settings,
+    Stream,
+    Update,
+    later_world,
+    make_world,
+    of_later_rollout,
+)
 from saved import import_script
 
 
@@ -96,19 +105,20 @@ def spaces(kind, image_shape=None, inputs=6):
 
 
 class RowNumber(nn.Module):
-    """In place of a trunk: features whose first number is the row that the observation shows.
+    """In place of a trunk: features whose first number is the row that the observation shows, and the others 0.
 
     An image has the row in its first pixel, and 255 elsewhere, which tells how pixels are scaled."""
 
-    def __init__(self, image_shape):
+    def __init__(self, image_shape, width):
         super().__init__()
         self.image_shape = image_shape
+        self.width = width
 
     def forward(self, obs):
         rows = obs[..., :1]
         if self.image_shape is not None:
             rows = obs[..., 0, 0, :1] / obs[..., 0, 0, 1:2] * 255
-        return rows.expand(*rows.shape[:-1], 512)  # as wide as the trunk of ppo_atari_lstm.py
+        return nn.functional.pad(rows, (0, self.width - 1))
 
 
 class PassOn(nn.Module):
@@ -122,15 +132,21 @@ class PassOn(nn.Module):
 class Seen:
     """What was seen of a run of a script's train()."""
 
-    row_returns: np.ndarray  # float [R], of the rows that came into a minibatch, with NaN for the others
-    returns: np.ndarray | None = None  # float [M, N], of the last rollout; None for IMPALA
-    advantages: np.ndarray | None = None  # float32 [M, N], of the last rollout; None for IMPALA
+    updates: list = dataclasses.field(default_factory=list)  # of problems.Update; IMPALA's are not seen
     stored: str = ""  # the dtype of the observations of a minibatch
     stats: dict = dataclasses.field(default_factory=dict)  # what the last step logs
     learning_rates: list = dataclasses.field(default_factory=list)  # of each step
     clip_ranges: list = dataclasses.field(default_factory=list)  # of each step
-    actions: np.ndarray | None = None  # of the first rollout
-    steps: list = dataclasses.field(default_factory=list)  # of problems.Step
+    rollouts: list = dataclasses.field(default_factory=list)  # of SeenRollout
+
+
+@dataclass
+class SeenRollout:
+    """What was seen of one rollout and its update."""
+
+    first_step: int  # the number of steps before
+    advantages: np.ndarray  # float32 [M, N]
+    returns: np.ndarray  # float [R], of the rows that came into a minibatch, with NaN for the others
 
 
 def layers_with_weights(module):
@@ -143,7 +159,7 @@ class Script:
 
     def __init__(self, module):
         self.module = module
-        self.NAME = f"{module.__name__}.py"
+        self.NAME = Path(module.__file__).name
         self.VERSION = "of this checkout"
         self.kind = "discrete"
         if hasattr(module, "MultiDiscrete"):
@@ -163,7 +179,7 @@ class Script:
         self.REASONS = {}
         if not hasattr(module, "ppo_loss"):
             reason = "its loss and its advantages are not PPO's, but V-trace's, and its optimizer is RMSprop"
-            self.REASONS = {"update": reason, "advantages": reason, "clip_range": reason}
+            self.REASONS = {"update": reason, "updates": reason, "advantages": reason, "clip_range": reason}
         if not hasattr(module, "WarpFrame"):
             self.REASONS["atari"] = "EnvPool plays the game, in C++, where no scripted one can be put"
         if not hasattr(module, "nature_cnn"):
@@ -221,7 +237,7 @@ class Script:
         }
         fields = {field.name for field in dataclasses.fields(module.Args)}
         args = module.Args(**{name: value for name, value in options.items() if name in fields})
-        seen = Seen(row_returns=np.full(world.num_rows, np.nan))
+        seen = Seen()
         environments = Environments(world, self.image_shape)
         with Recorder(world) as recorder:
             replaced = self.replacements(environments, recorder, seen, memory or PassOn())
@@ -233,14 +249,18 @@ class Script:
                 raise Refused(str(error)) from None
             finally:
                 vars(module).update(kept)
-        seen.actions = np.array(environments.player.actions)
-        seen.steps = recorder.steps
-        if seen.advantages is not None:
-            size = world.rewards.size
-            values = world.old_value[:size].reshape(world.rewards.shape)
-            returns = seen.row_returns[:size].reshape(world.rewards.shape)
+        shape = world.rewards.shape
+        for number, rollout in enumerate(seen.rollouts):
+            played = later_world(world) if number > 0 else world
+            values = played.old_value[: world.rewards.size].reshape(shape)
+            returns = of_later_rollout(rollout.returns, world) if number > 0 else rollout.returns
+            returns = returns[: world.rewards.size].reshape(shape)
             # A minibatch may not have come to every row.
-            seen.returns = np.where(np.isnan(returns), seen.advantages + values, returns)
+            returns = np.where(np.isnan(returns), rollout.advantages + values, returns)
+            following = seen.rollouts[number + 1 :]
+            steps = recorder.steps[rollout.first_step : following[0].first_step if following else None]
+            actions = np.array(environments.player.rollouts[number])
+            seen.updates.append(Update(actions, steps, rollout.advantages, returns))
         return seen
 
     def replacements(self, environments, recorder, seen, memory):
@@ -253,9 +273,10 @@ class Script:
 
         def agent_with_tables(envs, *rest, **options):
             agent = module_agent(envs, *rest, **options)
-            for name, _ in list(agent.named_children()):
+            for name, part in list(agent.named_children()):
                 if "trunk" in name:
-                    setattr(agent, name, RowNumber(self.image_shape))
+                    *_, last = layers_with_weights(part)
+                    setattr(agent, name, RowNumber(self.image_shape, last.out_features))
                 elif name in ("policy", "value"):
                     setattr(agent, name, getattr(recorder, name))
                 elif name == "lstm":
@@ -279,14 +300,20 @@ class Script:
         module_gae = module.gae
         module_loss = module.ppo_loss
 
-        def gae(*arguments):
-            seen.advantages = module_gae(*arguments)
-            return seen.advantages
+        def gae(*arguments, **options):
+            found = module_gae(*arguments, **options)
+            recorder.finish()
+            first_step = len(recorder.steps)
+            # An edited copy may call it for another reward as well, after that of the environment.
+            if not seen.rollouts or seen.rollouts[-1].first_step < first_step:
+                returns = np.full(recorder.world.num_rows, np.nan)
+                seen.rollouts.append(SeenRollout(first_step, found.copy(), returns))
+            return found
 
         def ppo_loss(agent, minibatch, args):
             loss, stats = module_loss(agent, minibatch, args)
             seen.stored = str(minibatch["obs"].numpy().dtype)
-            seen.row_returns[recorder.rows] = minibatch["returns"].detach().numpy()
+            seen.rollouts[-1].returns[recorder.rows] = minibatch["returns"].detach().numpy()
             seen.stats = {name: float(number) for name, number in stats.items()}
             seen.clip_ranges.append(float(args.clip_coef))
             seen.learning_rates.append(float(args.learning_rate))
@@ -315,7 +342,8 @@ class Script:
         if world.kind != self.kind:
             world = make_world(self.kind, truncations=True)
         seen = self.train(world, dataclasses.replace(settings, num_minibatches=1, update_epochs=1))
-        return {"advantages": seen.advantages, "returns": seen.returns, "problem": (world, settings)}
+        [update] = seen.updates
+        return {"advantages": update.advantages, "returns": update.returns, "problem": (world, settings)}
 
     def update(self, world, settings):
         if "update" in self.REASONS:
@@ -324,7 +352,14 @@ class Script:
         if seen is None:
             return None
         logged = {"approx_kl": seen.stats.get("approx_kl_ppo2", seen.stats.get("approx_kl"))}
-        return Update(seen.actions, seen.steps, seen.advantages, seen.returns, logged)
+        [update] = seen.updates
+        return dataclasses.replace(update, logged=logged)
+
+    def updates(self, world, settings, count):
+        if "update" in self.REASONS:
+            return None
+        seen = self.train(world, settings, count)
+        return seen and seen.updates
 
     def schedules(self, updates):
         seen = self.train(make_world(self.kind), Settings(num_minibatches=1, update_epochs=1), updates)
