@@ -6,9 +6,11 @@ other, in the order in which the recipes are named.
 """
 
 import ast
+import builtins
 import difflib
 import functools
 import re
+import symtable
 from typing import NamedTuple
 
 from recipes.recipe import apply
@@ -129,10 +131,18 @@ def with_recipe(text, recipe):
     fit its own script."""
     base = recipe.script.read_text()
     changed = apply(recipe, base)
-    merged = merge(base, text, changed, recipe.script.name)
-    twice = repeated(merged) - repeated(text) - repeated(changed)
+    return merge_scripts(base, text, changed, recipe.script.name)
+
+
+def merge_scripts(base, ours, theirs, name):
+    """merge() of scripts; ValueError also where both define a name, or one uses a name that the other takes out."""
+    merged = merge(base, ours, theirs, name)
+    twice = repeated(merged) - repeated(ours) - repeated(theirs)
     if twice:
         raise ValueError(f"both define {', '.join(sorted(twice))}")
+    lost = undefined(merged) - undefined(ours) - undefined(theirs)
+    if lost:
+        raise ValueError(f"one uses {', '.join(sorted(lost))}, which the other takes out")
     return merged
 
 
@@ -153,3 +163,17 @@ def repeated(text):
                 names.append(ast.unparse(node.target))
         found |= {name for name in names if names.count(name) > 1}
     return found
+
+
+@functools.lru_cache(maxsize=256)
+def undefined(text):
+    """The global names that a script uses and does not define."""
+    script = symtable.symtable(text, "script", "exec")
+    defined = {symbol.get_name() for symbol in script.get_symbols() if not symbol.is_referenced() or symbol.is_local()}
+    used = set()
+    scopes = [script]
+    while scopes:
+        scope = scopes.pop()
+        used |= {symbol.get_name() for symbol in scope.get_symbols() if symbol.is_global() and symbol.is_referenced()}
+        scopes += scope.get_children()
+    return used - defined - set(dir(builtins)) - {"__file__", "__name__", "__doc__"}

@@ -2,7 +2,7 @@
 
 import itertools
 
-from recipes.merge import merge, repeated, with_recipe
+from recipes.merge import merge_scripts, with_recipe
 from recipes.recipe import ROOT, recipes
 
 SCRIPTS = "ppo.py", "ppo_continuous_action.py"
@@ -40,10 +40,7 @@ def conflicts(script):
             continue
         found[one, other] = None
         try:
-            merged = merge(source, texts[one], texts[other], script)
-            twice = repeated(merged) - repeated(source)
-            if twice:
-                found[one, other] = f"both define {', '.join(sorted(twice))}"
+            merge_scripts(source, texts[one], texts[other], script)
         except ValueError as error:
             found[one, other] = str(error)
     return found

@@ -110,3 +110,11 @@ def test_a_name_that_both_define(recipe):
     assert with_recipe(one, recipe(option)) == edited(
         ("def f(x)", "class Moments:\n    pass\n\n\ndef f(x)"), ("    rate", "    aim: int = 1\n    rate")
     )
+
+
+def test_a_name_that_one_uses_and_the_other_takes_out(recipe):
+    """Else it is noticed where the line runs, which may be after hours."""
+    without_f = edited(("def f(x):\n    y = x\n    z = y\n    run.start(x, agent=y)\n    return z\n\n\n", ""))
+    with pytest.raises(ValueError, match="one uses f, which the other takes out"):
+        with_recipe(without_f, recipe(edited(("float = 2", "float = f(2)"))))
+    assert "f(2)" in with_recipe(BASE, recipe(edited(("float = 2", "float = f(2)"))))
