@@ -1,5 +1,7 @@
 """The recipe device-tensors: it does with tensors what ppo_continuous_action.py does with arrays."""
 
+from pathlib import Path
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -128,14 +130,12 @@ def made(with_recipe):
     return with_recipe("with/device-tensors")
 
 
-@pytest.mark.parametrize("env_id, bootstrap", [("InTensors-v0", False), ("InTensors-v0", True), ("InArrays-v0", True)])
-def test_a_run_is_that_of_the_script_for_arrays(env_id, bootstrap, made, tmp_path):
-    """To rounding: weights, statistics, and the log of losses and episodes."""
-    options = OPTIONS + (" --bootstrap-truncated" if bootstrap else "")
-    run = train(made, f"{options} --env-id {env_id}", tmp_path / "tensors")
-    module = CONTINUOUS.module
+def check_the_same_run(made, arrays, options, env_id, folder):
+    """A run of `made` with tensors is that of the script `arrays`, to rounding: weights, statistics, and log."""
+    run = train(made, f"{options} --env-id {env_id}", folder / "tensors")
+    module = arrays.module
     with patched((module, "make_env", lambda args, index, folder: module.Episodes(One(index)))):
-        expected = train(CONTINUOUS, options, tmp_path / "arrays")
+        expected = train(arrays, options, folder / "arrays")
     one, other = checkpoint(run), checkpoint(expected)
     assert len(one["returns"]) > 50 and one["returns"] == pytest.approx(other["returns"], abs=1e-5)
     for name, weight in one["parts"]["agent"].items():
@@ -149,6 +149,22 @@ def test_a_run_is_that_of_the_script_for_arrays(env_id, bootstrap, made, tmp_pat
     assert list(logs[0]) == list(logs[1])
     for name, points in logs[0].items():
         np.testing.assert_allclose(points, logs[1][name], rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("env_id, bootstrap", [("InTensors-v0", False), ("InTensors-v0", True), ("InArrays-v0", True)])
+def test_a_run_is_that_of_the_script_for_arrays(env_id, bootstrap, made, tmp_path):
+    check_the_same_run(made, CONTINUOUS, OPTIONS + " --bootstrap-truncated" * bootstrap, env_id, tmp_path)
+
+
+@pytest.mark.parametrize("bootstrap", [False, True])
+def test_a_run_with_memory_is_that_of_the_recipe_for_arrays(bootstrap, with_recipe, tmp_path):
+    """The recipes combine in either order."""
+    made = with_recipe("with/device-tensors", second="with/lstm-continuous")
+    text = Path(made.module.__file__).read_text()
+    other_order = with_recipe("with/lstm-continuous", second="with/device-tensors")
+    assert text == Path(other_order.module.__file__).read_text()
+    options = OPTIONS.replace("--num-minibatches 4", "--num-minibatches 3") + " --bootstrap-truncated" * bootstrap
+    check_the_same_run(made, with_recipe("with/lstm-continuous"), options, "InTensors-v0", tmp_path)
 
 
 def test_what_it_cannot_train_on(made, tmp_path):
