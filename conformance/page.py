@@ -354,20 +354,30 @@ makes two scores differ.
 OWN = """
 ## Check your own
 
-Copy [conformance/adapter.py](../conformance/adapter.py), let its functions call your code, and run:
+An adapter is a file that lets your PPO play a given rollout. [adapter.py](../conformance/example/adapter.py) is one of
+38 lines, for a [plain PPO](../conformance/example/plain_ppo.py) in PyTorch. Imitate it, and run:
 
 ```
 python -m conformance path/to/my_adapter.py
 ```
 
-Each function may be left out; its rows are then not measured. For an implementation in torch,
-[torch_tables.py](../conformance/adapters/torch_tables.py) records the steps. An edited copy of a script of this project
-needs no adapter, nor does a folder of scripts in CleanRL's style:
+In another folder than that of the checkout, it is `python path/to/checkout/conformance my_adapter.py`, and nothing needs
+to be installed but numpy and what the adapter imports. [The template](../conformance/adapter.py) says what each function
+is asked. Any of them may be left out; its rows are then not measured. For an implementation in torch,
+[torch_tables.py](../conformance/adapters/torch_tables.py) has the tables and records the steps.
+
+An edited copy of a script of this project needs no adapter, nor does a folder of scripts in CleanRL's style:
 
 ```
 python -m conformance my_ppo.py
 python -m conformance path/to/cleanrl/cleanrl
 ```
+
+In a copy, tables take the place of the layers `policy` and `value`, and the number of a row that of the trunk's
+features. What else it has, such as a second head, stays, and its gradient counts in the norm. Where a row is not
+measured, it says which line of the copy failed. Where nothing known reproduces a gradient, it says which rows may be
+the reason: with the recipe `rnd`, which has other advantages, these are those of core 7, core 8 and the entropy bonus,
+and the other 24 rows are measured.
 
 The adapter of a library runs in a Python environment that has the library and numpy; this project need not be installed
 in it. The first command measures Stable-Baselines3, and the second writes this page anew from `conformance/results`:

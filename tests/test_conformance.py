@@ -212,6 +212,49 @@ def test_a_mistake_is_named_alone(name, mistaken):
     assert all(words in row.found for row in differing)
 
 
+# An actor with a second head, whose loss changes nothing in the tables but counts in the norm of the gradient
+SECOND_HEAD = {
+    "        self.value = layer_init(nn.Linear(64, 1), std=1.0)\n": (
+        "        self.value = layer_init(nn.Linear(64, 1), std=1.0)\n        self.second = nn.Linear(64, 3)\n"
+    ),
+    "    loss = policy_loss": (
+        "    guess = agent.second(agent.policy_trunk(minibatch['obs'].float()))\n"
+        "    loss = (guess - minibatch['obs'][:, :3].float()).square().mean() + policy_loss"
+    ),
+}
+
+
+@pytest.mark.parametrize("script", slow_except(["ppo", "ppo_continuous_action"], ["ppo"]))
+def test_a_second_head_changes_no_row(script, mistaken, tmp_path):
+    text = (ROOT / f"{script}.py").read_text()
+    for old, new in SECOND_HEAD.items():
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    file = tmp_path / "two_heads.py"
+    file.write_text(text)
+    assert {row.result for row in results(ours.load(file)).values()} == {explanation.YES}
+
+
+def test_a_recipe_that_changes_the_advantages_is_measured_elsewhere(tmp_path):
+    """Random network distillation: another advantage, and two losses of other heads."""
+    recipe = next(recipe for recipe in recipe_files.recipes() if recipe.file.stem == "rnd")
+    file = tmp_path / "my_rnd.py"
+    file.write_text(recipe_files.apply(recipe, recipe.script.read_text()))
+    rows = results(ours.load(file))
+    assert {row.result for row in rows.values()} == {explanation.YES, explanation.OTHER}
+    other = {title for title, row in rows.items() if row.result == explanation.OTHER}
+    policy_rows = [updates.LOSSES[name] for name in reference.POLICY if name in updates.LOSSES]
+    assert other == {f"{mark}: {title}" for mark, title in policy_rows}
+    assert all("so at least one of core 7, core 8, core 10 differs" in rows[title].found for title in other)
+
+
+def test_an_edit_that_cannot_be_measured_is_named(mistaken):
+    line = "        self.value = layer_init(nn.Linear(64, 1), std=1.0)"
+    rows = results(mistaken("ppo", line, line.replace("self.value", "self.value_of")))
+    reasons = {row.found for row in rows.values() if row.result == explanation.UNKNOWN}
+    assert any(".py, line " in reason and "self.value(" in reason for reason in reasons)
+
+
 def test_a_mistake_with_one_kind_of_actions_is_named(mistaken):
     """Of an implementation of two scripts, of which the second has it."""
     old, new, *_ = MISTAKES["ratio 0.19"]
@@ -763,10 +806,14 @@ def test_the_command_prints_rows_and_writes_json(tmp_path):
     "text, words",
     [
         (None, "there is no file"),
-        ("import no_such_module", "cannot be imported: ModuleNotFoundError"),
+        ("import no_such_module", "No module named 'no_such_module'; run this in a Python environment that has it"),
         ("import no_such_module\n\n\ndef train(args, run):\n    pass\n", "cannot be imported: ModuleNotFoundError"),
         ("raise ValueError('two\\nlines')", "cannot be imported: ValueError: two lines"),
-        ('KINDS = "continuous"', "KINDS must be a tuple such as (\"continuous\",), not 'continuous'"),
+        ("def ppo():\n    pass\n", "mine.py is no adapter: it has none of initial_weights, advantages, update,"),
+        (
+            'KINDS = "continuous"\n\n\ndef update(world, settings):\n    pass\n',
+            "KINDS must be a tuple such as (\"continuous\",), not 'continuous'",
+        ),
         (
             "OPTIONS_OF_AGENTS = ()\n\n\ndef train(args, run):\n    pass\n",
             "error: mine.py trains several agents at once; measure ppo.py, from which it comes",
@@ -779,6 +826,23 @@ def test_a_file_that_is_no_adapter_is_one_line(text, words, tmp_path):
         file.write_text(text)
     done = run(file)
     assert done.returncode == 1 and words in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_the_example_in_another_folder_is_measured(tmp_path):
+    """A copy of it, by the path of the checkout alone."""
+    for file in (ROOT / "conformance/example").glob("*.py"):
+        (tmp_path / file.name).write_text(file.read_text())
+    words = [sys.executable, ROOT / "conformance", "adapter.py", "--json", "rows.json"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads((tmp_path / "rows.json").read_text())["rows"]
+    words = {f"{row['detail']}: {row['title']}": row["found"] for row in rows if row["result"] == explanation.NO}
+    assert words["core 3: Adam's epsilon is 1e-5"] == "1e-8"
+    assert words["core 9: the change of the value is clipped, the larger loss counts"] == "not clipped"
+    assert words["core 7: by the population's standard deviation (N)"] == "N - 1"
+    assert len(words) == 10 and not any(row["result"] == explanation.OTHER for row in rows)
+    not_measured = {row["detail"] for row in rows if row["result"] == explanation.UNKNOWN}
+    assert not_measured == {"core 4", "core 12", "aux 1"}
 
 
 def test_a_folder_without_scripts_is_one_line(tmp_path):
