@@ -354,17 +354,17 @@ makes two scores differ.
 OWN = """
 ## Check your own
 
-An adapter is a file that lets your PPO play a given rollout. [adapter.py](../conformance/example/adapter.py) is one of
-38 lines, for a [plain PPO](../conformance/example/plain_ppo.py) in PyTorch. Imitate it, and run:
+An adapter is a file that lets your PPO play a given rollout. [This one](../conformance/example/adapter.py), of 38 lines
+without the empty ones, is for a [plain PPO](../conformance/example/plain_ppo.py) in PyTorch. Imitate it, and run:
 
 ```
 python -m conformance path/to/my_adapter.py
 ```
 
-In another folder than that of the checkout, it is `python path/to/checkout/conformance my_adapter.py`, and nothing needs
-to be installed but numpy and what the adapter imports. [The template](../conformance/adapter.py) says what each function
-is asked. Any of them may be left out; its rows are then not measured. For an implementation in torch,
-[torch_tables.py](../conformance/adapters/torch_tables.py) has the tables and records the steps.
+In another folder than that of the checkout, it is `python path/to/checkout/conformance my_adapter.py`. It needs numpy
+and what the adapter imports; nothing here has to be installed. [The template](../conformance/adapter.py) says
+what each function is asked. Any of them may be left out; its rows are then not measured. For an implementation in
+torch, [torch_tables.py](../conformance/adapters/torch_tables.py) has the tables and records the steps.
 
 An edited copy of a script of this project needs no adapter, nor does a folder of scripts in CleanRL's style:
 
