@@ -5,13 +5,14 @@ python -m conformance path/to/my_adapter.py  an adapter of your own: conformance
 python -m conformance my_ppo.py              an edited copy of one of this project's scripts
 python -m conformance path/to/cleanrl        a folder of scripts in CleanRL's style
 python -m conformance sb3 --json FILE        also writes the rows with their errors
-python -m conformance --page                 writes docs/conformance.md from conformance/results
+python -m conformance --page                 writes docs/conformance.md and results.csv from conformance/results
 
 In another folder than that of the checkout: python path/to/checkout/conformance my_adapter.py
 """
 
 import argparse
 import dataclasses
+import datetime
 import importlib
 import importlib.util
 import json
@@ -137,7 +138,7 @@ def main():
     parser.add_argument("--json", type=Path, help="write the rows into this file")
     parser.add_argument("--name", help="name of the implementation, in place of the adapter's")
     parser.add_argument("--version", help="its version, likewise")
-    parser.add_argument("--page", action="store_true", help="write docs/conformance.md and end")
+    parser.add_argument("--page", action="store_true", help="write docs/conformance.md and results.csv, and end")
     args = parser.parse_args()
     if args.page:
         page.write()
@@ -154,7 +155,13 @@ def main():
     print(name, version)
     report(rows)
     if args.json:
-        about = {"name": name, "version": version, "rows": [as_json(row) for row in rows]}
+        about = {
+            "name": name,
+            "version": version,
+            "date": f"{datetime.date.today()}",
+            "command": f"python -m conformance {args.adapter}",
+            "rows": [as_json(row) for row in rows],
+        }
         args.json.write_text(json.dumps(about, indent=1) + "\n")
 
 

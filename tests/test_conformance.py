@@ -1,9 +1,11 @@
 """conformance/: this project's scripts, ppo2's recordings, recipes by their names, wrong adapters, distinct answers."""
 
+import csv
 import dataclasses
 import itertools
 import json
 import random
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -16,7 +18,7 @@ from script_table import ROOT
 
 from conformance import __main__ as command
 from conformance import adapter as template
-from conformance import answers, atari, explanation, measure, reference, updates
+from conformance import answers, atari, explanation, measure, page, reference, updates
 from conformance import images as network
 from conformance import recurrence as recurrent
 from conformance.adapters import ours, ppo2, single_file
@@ -826,6 +828,51 @@ def test_a_file_that_is_no_adapter_is_one_line(text, words, tmp_path):
         file.write_text(text)
     done = run(file)
     assert done.returncode == 1 and words in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_the_csv_agrees_with_the_page():
+    """Each cell of the table follows from the answers of its column in the committed CSV, and none is missing."""
+    with page.CSV.open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert list(lines[0]) == ["implementation", "version", "date", "command", "row", "answer"]
+    text = (ROOT / "docs/conformance.md").read_text()
+    table = [line for line in text.split("| detail |", 2)[1].splitlines()[2:] if line.startswith("| ")]
+    columns = page.load_all()
+    checked = 0
+    for line in table:
+        title, *cells = [part.strip() for part in line.strip("|").split(" |")]
+        title = re.sub(r"^\[(.+?)\]\(.+?\)", r"\1", title)
+        for heading, written in zip(columns, cells, strict=True):
+            files = [page.RESULTS / f"{name}.json" for name in page.COLUMNS[heading]]
+            implementations = {json.loads(file.read_text())["name"] for file in files if file.is_file()}
+            answers_of = [
+                each["answer"] for each in lines if each["implementation"] in implementations and each["row"] == title
+            ]
+            answers_of = [answer for answer in answers_of if not answer.startswith(explanation.UNKNOWN)] or [""]
+            result, _, found = answers_of[0].partition(": ")
+            expected = page.cell({"result": result, "found": found}) if result else ""
+            assert written == expected, (heading, title)
+            checked += bool(expected)
+    assert checked > 500
+    shown = [each for each in lines if page.is_shown(each["row"].partition(": ")[2])]
+    assert {each["row"] for each in shown} == {
+        re.sub(r"^\[(.+?)\]\(.+?\)", r"\1", line.strip("|").split(" |")[0].strip()) for line in table
+    }
+
+
+def test_the_sentence_of_a_library_names_each_difference():
+    column = page.Column("Mine", "1", {
+        ("core 3", "Adam's epsilon is 1e-5"): {
+            "detail": "core 3", "title": "Adam's epsilon is 1e-5", "result": "no", "found": "1e-8"
+        },
+        ("core 8", "the ratio is clipped"): {
+            "detail": "core 8", "title": "the ratio is clipped", "result": "yes", "found": "clipped"
+        },
+        ("core 12", "a new row"): {"detail": "core 12", "title": "a new row", "result": "not measured", "found": ""},
+    })  # fmt: skip
+    assert page.sentence("mine", column) == "- **Mine**: as ppo2 in 1 of 2 rows, but for Adam's epsilon (1e-8)."
+    del column.rows["core 3", "Adam's epsilon is 1e-5"]
+    assert page.sentence("mine", column) == "- **Mine**: as ppo2 in all 1 rows."
 
 
 def test_the_example_in_another_folder_is_measured(tmp_path):
