@@ -1,25 +1,36 @@
 """Measures which details a PPO has, by running it.
 
 python -m conformance sb3                    an adapter of conformance/adapters, in that library's environment
-python -m conformance path/to/my_adapter.py  an adapter of your own: conformance/adapter.py is the template
+python -m conformance path/to/my_adapter.py  an adapter of your own: conformance/example/adapter.py is an example
 python -m conformance my_ppo.py              an edited copy of one of this project's scripts
 python -m conformance path/to/cleanrl        a folder of scripts in CleanRL's style
 python -m conformance sb3 --json FILE        also writes the rows with their errors
-python -m conformance --page                 writes docs/conformance.md from conformance/results
+python -m conformance --page                 writes docs/conformance.md and results.csv from conformance/results
+
+In another folder than that of the checkout: python path/to/checkout/conformance my_adapter.py
 """
 
 import argparse
 import dataclasses
+import datetime
 import importlib
 import importlib.util
 import json
 import sys
 from pathlib import Path
 
+if not __package__:  # this folder was run, and not the module: what is imported lies beside it
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
 from conformance import explanation, measure, page
 from conformance.answers import BadAnswer, describe_error
 
 FOLDER = Path(__file__).parent
+# Of these, an adapter has at least one.
+FUNCTIONS = (
+    "initial_weights", "advantages", "update", "updates", "schedules", "normalize", "environment_actions", "atari",
+    "images", "recurrent_weights", "recurrence",
+)  # fmt: skip
 
 
 def load(name):
@@ -72,9 +83,16 @@ def load_file(path):
     try:
         if "def train(args, run)" in path.read_text():
             return import_adapter("ours").load(path)
-        return load_module(path)
+        module = load_module(path)
     except Exception as error:
-        sys.exit(f"error: {path} cannot be imported: {describe_error(error)}")
+        advice = ""
+        if isinstance(error, ImportError):
+            advice = "; run this in a Python environment that has it"
+        sys.exit(f"error: {path} cannot be imported: {describe_error(error)}{advice}")
+    if not any(hasattr(module, name) for name in FUNCTIONS):
+        example = FOLDER / "example/adapter.py"
+        sys.exit(f"error: {path} is no adapter: it has none of {', '.join(FUNCTIONS)}; {example} is an example")
+    return module
 
 
 def load_module(path):
@@ -120,7 +138,7 @@ def main():
     parser.add_argument("--json", type=Path, help="write the rows into this file")
     parser.add_argument("--name", help="name of the implementation, in place of the adapter's")
     parser.add_argument("--version", help="its version, likewise")
-    parser.add_argument("--page", action="store_true", help="write docs/conformance.md and end")
+    parser.add_argument("--page", action="store_true", help="write docs/conformance.md and results.csv, and end")
     args = parser.parse_args()
     if args.page:
         page.write()
@@ -137,7 +155,13 @@ def main():
     print(name, version)
     report(rows)
     if args.json:
-        about = {"name": name, "version": version, "rows": [as_json(row) for row in rows]}
+        about = {
+            "name": name,
+            "version": version,
+            "date": f"{datetime.date.today()}",
+            "command": f"python -m conformance {args.adapter}",
+            "rows": [as_json(row) for row in rows],
+        }
         args.json.write_text(json.dumps(about, indent=1) + "\n")
 
 

@@ -1,6 +1,8 @@
 """Asks an adapter, and checks what it answers."""
 
 import dataclasses
+import traceback
+from pathlib import Path
 
 import numpy as np
 
@@ -18,8 +20,14 @@ def describe_error(error):
 
 
 def one_line(error):
-    """Words for an exception of an adapter."""
-    return f"the adapter failed: {describe_error(error)}"
+    """Words for an exception of an adapter, with the last line that is neither a library's nor of this folder."""
+    words = f"the adapter failed: {describe_error(error)}"
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        file = Path(frame.filename)
+        is_of_library = "site-packages" in file.parts or not file.is_file()
+        if not is_of_library and Path(__file__).parent not in file.resolve().parents:
+            return f"{words} ({file.name}, line {frame.lineno}: {frame.line})"
+    return words
 
 
 class Adapter:
@@ -155,6 +163,9 @@ def check_step(step, number, shapes, allowed):
         if tables is not None or name in ("before", "after"):  # only gradients may be left out
             tables = arrays_of(tables, shapes, f"update, step {number}, {name}")
         checked[name] = tables
+    if step.others is not None:
+        others_shapes = {name: np.shape(array) for name, array in step.others.items()}
+        checked["others"] = arrays_of(step.others, others_shapes, f"update, step {number}, others")
     return dataclasses.replace(step, rows=rows, **checked)
 
 

@@ -1,5 +1,7 @@
-"""Writes docs/conformance.md from the rows in conformance/results."""
+"""Writes docs/conformance.md and conformance/results.csv from the rows in conformance/results."""
 
+import csv
+import io
 import json
 import re
 from dataclasses import dataclass
@@ -10,6 +12,7 @@ from conformance.measure import order
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "conformance/results"
+CSV = ROOT / "conformance/results.csv"
 
 # The columns: what heads them, and the files that have their rows; of several, the first that has measured a row counts
 COLUMNS = {
@@ -90,6 +93,42 @@ SHORT = {
     "torch's default, uniform to 1/sqrt(units)": "torch's",
     "2 are trained": "two",
     "consecutive steps, cut anywhere": "cut anywhere",
+}
+
+# What the rows are about, for the sentence of a column; a row that is not here has its title
+SUBJECTS = {
+    "hidden layers: orthogonal weights, gain sqrt 2": "hidden weights",
+    "policy head: orthogonal weights, gain 0.01": "weights of the policy's head",
+    "value head: orthogonal weights, gain 1": "weights of the value's head",
+    "biases are zero": "biases",
+    "Adam's epsilon is 1e-5": "Adam's epsilon",
+    "it is added before the bias correction": "place of Adam's epsilon",
+    "by default the learning rate falls linearly to 0": "learning rate",
+    "a time limit counts as an end": "bootstrap at a time limit",
+    "no advantage reaches over a time limit": "advantages over a time limit",
+    "an advantage is the discounted sum of the deltas": "form of an advantage",
+    "each epoch shuffles anew and uses every step once": "order of the steps",
+    "sizes that do not divide are refused": "sizes that do not divide",
+    "advantages are normalized within the minibatch": "normalization of advantages",
+    "by the population's standard deviation (N)": "deviation of advantages",
+    "there is no penalty on the KL divergence": "penalty",
+    "the change of the value is clipped, the larger loss counts": "value clip",
+    "the value's error is squared": "error of the value",
+    "the value's factor is vf_coef / 2": "factor of the value loss",
+    "the gradient is clipped by the norm of all parameters": "bound of the gradient",
+    "approximate KL: half the mean square of the log ratio": "KL divergence that is logged",
+    "frames become gray, then 84 x 84 by area interpolation": "frames",
+    "black frames precede an episode's first one": "frames before an episode's first",
+    "convolutions and a dense layer as in Mnih et al. (2015)": "filters of the convolutions",
+    "the rollout stores them as bytes": "stored pixels",
+    "the log standard deviation is a parameter that starts at 0": "standard deviation of actions",
+    "the environment gets the clipped action": "actions that the environment gets",
+    "observations are normalized over all environments": "statistics of observations",
+    "rewards are divided by the deviation of the discounted return": "statistics of rewards",
+    "recurrent layer: orthogonal weights, gain 1, all gates as one": "recurrent weights",
+    "its biases are zero": "recurrent biases",
+    "one bias of it is trained": "trained biases of the recurrent layer",
+    "a minibatch is the whole sequences of some environments": "sequences",
 }
 
 
@@ -173,6 +212,42 @@ def cell(row):
     return SHORT.get(found, found)
 
 
+def answer_of(row):
+    """A row in words, as the CSV has it: yes, no: what instead, other: why, not measured: why."""
+    return row["result"] if row["result"] == YES else f"{row['result']}: {row['found']}"
+
+
+def csv_text():
+    """The CSV: a line for each row of each file of conformance/results."""
+    written = io.StringIO()
+    writer = csv.writer(written, lineterminator="\n")
+    writer.writerow(["implementation", "version", "date", "command", "row", "answer"])
+    for names in COLUMNS.values():
+        for name in names:
+            file = RESULTS / f"{name}.json"
+            if not file.is_file():
+                continue
+            saved = json.loads(file.read_text())
+            about = [saved["name"], saved["version"], saved.get("date", ""), saved.get("command", "")]
+            for row in saved["rows"]:
+                writer.writerow([*about, f"{row['detail']}: {row['title']}", answer_of(row)])
+    return written.getvalue()
+
+
+def sentence(heading, column):
+    """In which rows a column differs from ppo2, of those that were measured."""
+    rows = [row for (_, title), row in column.rows.items() if is_shown(title) and row["result"] != UNKNOWN]
+    rows.sort(key=lambda row: order(row["detail"]))
+    differing = []
+    for row in rows:
+        if row["result"] != YES:
+            differing.append(f"{SUBJECTS.get(row['title'], row['title'])} ({cell(row)})")
+    name = "This project's scripts" if heading == "ours" else column.name
+    if not differing:
+        return f"- **{name}**: as ppo2 in all {len(rows)} rows."
+    return f"- **{name}**: as ppo2 in {len(rows) - len(differing)} of {len(rows)} rows, but for {', '.join(differing)}."
+
+
 def anchor(detail):
     """A link to a detail in docs/details.md."""
     return f"[{detail}](details.md#{detail.replace(' ', '-')})"
@@ -235,7 +310,9 @@ def text():
     """The page."""
     columns = load_all()
     check_moves(columns)
-    lines = [HEAD.strip(), ""]
+    lines = [QUESTION.strip(), ""]
+    lines += [sentence(heading, column) for heading, column in columns.items() if heading != "ppo2"]
+    lines += ["", HEAD.strip(), ""]
     lines += table(columns)
     lines += ["", WORDS.strip(), ""]
     lines += ["| column | implementation | version | rows measured |", "|---|---|---|---|"]
@@ -252,10 +329,19 @@ def text():
     return "\n".join(lines) + "\n"
 
 
-HEAD = """
+QUESTION = """
 # Which PPO is that?
 
 *For those who use another PPO, compare scores of two, or wrote one.*
+
+Two PPOs have the same settings and other scores: what does each of them do? In short, measured by running them, with
+the words of [the table](#the-table) in brackets; rows that were not measured do not count:
+"""
+
+HEAD = """
+[Outliers](outliers.md) are what one library does alone, each with the smallest program that shows it.
+
+## The table
 
 `python -m conformance` measures which of the [details](details.md) an implementation has, by running it. The table has
 a column for each [implementation](#the-columns). "yes" means that it does what the row says, as `ppo2` does; another
@@ -344,6 +430,10 @@ WORDS = """
   KL divergence; a test of this project measures its other rows.
 
 ## The columns
+
+[results.csv](../conformance/results.csv) has each row of each of them with its version, date and command. A date is
+that of the measurement, or, for those before 2026-11-28, that of the commit that has it.
+
 """
 
 BETWEEN = """
@@ -354,20 +444,30 @@ makes two scores differ.
 OWN = """
 ## Check your own
 
-Copy [conformance/adapter.py](../conformance/adapter.py), let its functions call your code, and run:
+An adapter is a file that lets your PPO play a given rollout. [This one](../conformance/example/adapter.py), of 38 lines
+without the empty ones, is for a [plain PPO](../conformance/example/plain_ppo.py) in PyTorch. Imitate it, and run:
 
 ```
 python -m conformance path/to/my_adapter.py
 ```
 
-Each function may be left out; its rows are then not measured. For an implementation in torch,
-[torch_tables.py](../conformance/adapters/torch_tables.py) records the steps. An edited copy of a script of this project
-needs no adapter, nor does a folder of scripts in CleanRL's style:
+In another folder than that of the checkout, it is `python path/to/checkout/conformance my_adapter.py`. It needs numpy
+and what the adapter imports; nothing here has to be installed. [The template](../conformance/adapter.py) says
+what each function is asked. Any of them may be left out; its rows are then not measured. For an implementation in
+torch, [torch_tables.py](../conformance/adapters/torch_tables.py) has the tables and records the steps.
+
+An edited copy of a script of this project needs no adapter, nor does a folder of scripts in CleanRL's style:
 
 ```
 python -m conformance my_ppo.py
 python -m conformance path/to/cleanrl/cleanrl
 ```
+
+In a copy, tables take the place of the layers `policy` and `value`, and the number of a row that of the trunk's
+features. What else it has, such as a second head, stays, and its gradient counts in the norm. Where a row is not
+measured, it says which line of the copy failed. Where nothing known reproduces a gradient, it says which rows may be
+the reason: with the recipe `rnd`, which has other advantages, these are those of core 7, core 8 and the entropy bonus,
+and the other 24 rows are measured.
 
 The adapter of a library runs in a Python environment that has the library and numpy; this project need not be installed
 in it. The first command measures Stable-Baselines3, and the second writes this page anew from `conformance/results`:
@@ -380,5 +480,6 @@ python -m conformance --page
 
 
 def write():
-    """Writes the page."""
+    """Writes the page and the CSV."""
     (ROOT / "docs/conformance.md").write_text(text())
+    CSV.write_text(csv_text())

@@ -220,6 +220,10 @@ def loss_rows(policy, value):
             rows.append(Row(detail, title, NO, found, explanation.error))
             continue
         row = explanation.row(detail, title, name, expected=(expected,))
+        if row.result == OTHER:
+            group = reference.POLICY if name in reference.POLICY else reference.VALUE
+            details = dict.fromkeys(LOSSES[each][0] for each in group if each in LOSSES)
+            row.found = row.found.replace(";", f", so at least one of {', '.join(details)} differs;", 1)
         if name == "scope" and row.result == NO:
             row.found = SCOPES.get(row.found, row.found)
         if name == "factor" and row.result == NO:

@@ -1,9 +1,11 @@
 """conformance/: this project's scripts, ppo2's recordings, recipes by their names, wrong adapters, distinct answers."""
 
+import csv
 import dataclasses
 import itertools
 import json
 import random
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -16,7 +18,7 @@ from script_table import ROOT
 
 from conformance import __main__ as command
 from conformance import adapter as template
-from conformance import answers, atari, explanation, measure, reference, updates
+from conformance import answers, atari, explanation, measure, page, reference, updates
 from conformance import images as network
 from conformance import recurrence as recurrent
 from conformance.adapters import ours, ppo2, single_file
@@ -210,6 +212,49 @@ def test_a_mistake_is_named_alone(name, mistaken):
     assert " ".join(sorted(named(rows), key=measure.order)) == mark
     differing = [row for row in rows.values() if row.result in (explanation.NO, explanation.OTHER)]
     assert all(words in row.found for row in differing)
+
+
+# An actor with a second head, whose loss changes nothing in the tables but counts in the norm of the gradient
+SECOND_HEAD = {
+    "        self.value = layer_init(nn.Linear(64, 1), std=1.0)\n": (
+        "        self.value = layer_init(nn.Linear(64, 1), std=1.0)\n        self.second = nn.Linear(64, 3)\n"
+    ),
+    "    loss = policy_loss": (
+        "    guess = agent.second(agent.policy_trunk(minibatch['obs'].float()))\n"
+        "    loss = (guess - minibatch['obs'][:, :3].float()).square().mean() + policy_loss"
+    ),
+}
+
+
+@pytest.mark.parametrize("script", slow_except(["ppo", "ppo_continuous_action"], ["ppo"]))
+def test_a_second_head_changes_no_row(script, mistaken, tmp_path):
+    text = (ROOT / f"{script}.py").read_text()
+    for old, new in SECOND_HEAD.items():
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    file = tmp_path / "two_heads.py"
+    file.write_text(text)
+    assert {row.result for row in results(ours.load(file)).values()} == {explanation.YES}
+
+
+def test_a_recipe_that_changes_the_advantages_is_measured_elsewhere(tmp_path):
+    """Random network distillation: another advantage, and two losses of other heads."""
+    recipe = next(recipe for recipe in recipe_files.recipes() if recipe.file.stem == "rnd")
+    file = tmp_path / "my_rnd.py"
+    file.write_text(recipe_files.apply(recipe, recipe.script.read_text()))
+    rows = results(ours.load(file))
+    assert {row.result for row in rows.values()} == {explanation.YES, explanation.OTHER}
+    other = {title for title, row in rows.items() if row.result == explanation.OTHER}
+    policy_rows = [updates.LOSSES[name] for name in reference.POLICY if name in updates.LOSSES]
+    assert other == {f"{mark}: {title}" for mark, title in policy_rows}
+    assert all("so at least one of core 7, core 8, core 10 differs" in rows[title].found for title in other)
+
+
+def test_an_edit_that_cannot_be_measured_is_named(mistaken):
+    line = "        self.value = layer_init(nn.Linear(64, 1), std=1.0)"
+    rows = results(mistaken("ppo", line, line.replace("self.value", "self.value_of")))
+    reasons = {row.found for row in rows.values() if row.result == explanation.UNKNOWN}
+    assert any(".py, line " in reason and "self.value(" in reason for reason in reasons)
 
 
 def test_a_mistake_with_one_kind_of_actions_is_named(mistaken):
@@ -763,10 +808,14 @@ def test_the_command_prints_rows_and_writes_json(tmp_path):
     "text, words",
     [
         (None, "there is no file"),
-        ("import no_such_module", "cannot be imported: ModuleNotFoundError"),
+        ("import no_such_module", "No module named 'no_such_module'; run this in a Python environment that has it"),
         ("import no_such_module\n\n\ndef train(args, run):\n    pass\n", "cannot be imported: ModuleNotFoundError"),
         ("raise ValueError('two\\nlines')", "cannot be imported: ValueError: two lines"),
-        ('KINDS = "continuous"', "KINDS must be a tuple such as (\"continuous\",), not 'continuous'"),
+        ("def ppo():\n    pass\n", "mine.py is no adapter: it has none of initial_weights, advantages, update,"),
+        (
+            'KINDS = "continuous"\n\n\ndef update(world, settings):\n    pass\n',
+            "KINDS must be a tuple such as (\"continuous\",), not 'continuous'",
+        ),
         (
             "OPTIONS_OF_AGENTS = ()\n\n\ndef train(args, run):\n    pass\n",
             "error: mine.py trains several agents at once; measure ppo.py, from which it comes",
@@ -779,6 +828,68 @@ def test_a_file_that_is_no_adapter_is_one_line(text, words, tmp_path):
         file.write_text(text)
     done = run(file)
     assert done.returncode == 1 and words in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_the_csv_agrees_with_the_page():
+    """Each cell of the table follows from the answers of its column in the committed CSV, and none is missing."""
+    with page.CSV.open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert list(lines[0]) == ["implementation", "version", "date", "command", "row", "answer"]
+    text = (ROOT / "docs/conformance.md").read_text()
+    table = [line for line in text.split("| detail |", 2)[1].splitlines()[2:] if line.startswith("| ")]
+    columns = page.load_all()
+    checked = 0
+    for line in table:
+        title, *cells = [part.strip() for part in line.strip("|").split(" |")]
+        title = re.sub(r"^\[(.+?)\]\(.+?\)", r"\1", title)
+        for heading, written in zip(columns, cells, strict=True):
+            files = [page.RESULTS / f"{name}.json" for name in page.COLUMNS[heading]]
+            implementations = {json.loads(file.read_text())["name"] for file in files if file.is_file()}
+            answers_of = [
+                each["answer"] for each in lines if each["implementation"] in implementations and each["row"] == title
+            ]
+            answers_of = [answer for answer in answers_of if not answer.startswith(explanation.UNKNOWN)] or [""]
+            result, _, found = answers_of[0].partition(": ")
+            expected = page.cell({"result": result, "found": found}) if result else ""
+            assert written == expected, (heading, title)
+            checked += bool(expected)
+    assert checked > 500
+    shown = [each for each in lines if page.is_shown(each["row"].partition(": ")[2])]
+    assert {each["row"] for each in shown} == {
+        re.sub(r"^\[(.+?)\]\(.+?\)", r"\1", line.strip("|").split(" |")[0].strip()) for line in table
+    }
+
+
+def test_the_sentence_of_a_library_names_each_difference():
+    column = page.Column("Mine", "1", {
+        ("core 3", "Adam's epsilon is 1e-5"): {
+            "detail": "core 3", "title": "Adam's epsilon is 1e-5", "result": "no", "found": "1e-8"
+        },
+        ("core 8", "the ratio is clipped"): {
+            "detail": "core 8", "title": "the ratio is clipped", "result": "yes", "found": "clipped"
+        },
+        ("core 12", "a new row"): {"detail": "core 12", "title": "a new row", "result": "not measured", "found": ""},
+    })  # fmt: skip
+    assert page.sentence("mine", column) == "- **Mine**: as ppo2 in 1 of 2 rows, but for Adam's epsilon (1e-8)."
+    del column.rows["core 3", "Adam's epsilon is 1e-5"]
+    assert page.sentence("mine", column) == "- **Mine**: as ppo2 in all 1 rows."
+
+
+def test_the_example_in_another_folder_is_measured(tmp_path):
+    """A copy of it, by the path of the checkout alone."""
+    for file in (ROOT / "conformance/example").glob("*.py"):
+        (tmp_path / file.name).write_text(file.read_text())
+    words = [sys.executable, ROOT / "conformance", "adapter.py", "--json", "rows.json"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads((tmp_path / "rows.json").read_text())["rows"]
+    words = {f"{row['detail']}: {row['title']}": row["found"] for row in rows if row["result"] == explanation.NO}
+    assert words["core 3: Adam's epsilon is 1e-5"] == "1e-8"
+    assert words["core 9: the change of the value is clipped, the larger loss counts"] == "not clipped"
+    assert words["core 7: by the population's standard deviation (N)"] == "N - 1"
+    assert len(words) == 10 and not any(row["result"] == explanation.OTHER for row in rows)
+    not_measured = {row["detail"] for row in rows if row["result"] == explanation.UNKNOWN}
+    assert not_measured == {"core 4", "core 12", "aux 1"}
 
 
 def test_a_folder_without_scripts_is_one_line(tmp_path):

@@ -50,7 +50,9 @@ class Environments(gym.vector.VectorEnv):
 
     def show(self, rows):
         if self.image_shape is None:
-            return rows.astype(np.float32)[:, None]
+            obs = np.zeros((len(rows), *self.single_observation_space.shape), dtype=np.float32)
+            obs[:, 0] = rows
+            return obs
         images = np.full((len(rows), *self.image_shape), 255, dtype=np.uint8)
         images[:, 0, 0, 0] = rows
         return images
@@ -214,6 +216,9 @@ class Script:
             is_in_layer = any(word in name for word in ("trunk", "policy.", "value.", "lstm"))
             if not is_in_layer:
                 outside.append(parameter)
+            if name in ("logstd", "std"):  # whatever else an edited copy has
+                outside = [parameter]
+                break
         if len(outside) == 1:
             scale = outside[0].detach().numpy()
             scale = scale.reshape(-1) if 1 in scale.shape else scale
@@ -292,6 +297,10 @@ class Script:
                 agent.__class__ = type("AgentWithTables", (type(agent),), {"std": of_table})
             elif self.kind == "continuous":
                 raise ValueError("its policy has no logstd")
+            in_tables = [id(parameter) for parameter in recorder.parameters().values()]
+            for name, parameter in agent.named_parameters():
+                if id(parameter) not in in_tables and parameter.requires_grad:
+                    recorder.watch(name, parameter)
             return agent
 
         replaced = {"make_envs": lambda args, folder: environments, "Agent": agent_with_tables}

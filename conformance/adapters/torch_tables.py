@@ -55,6 +55,7 @@ class Recorder:
         self.steps = []
         self.rows = None
         self.pending = {}
+        self.others = {}
         self.clipped = None
         self.rates = []
 
@@ -94,6 +95,14 @@ class Recorder:
         array = self.as_array(name, gradient)
         self.pending[name] = self.pending.get(name, 0.0) + array
 
+    def watch(self, name, parameter):
+        """Notes the gradients of a parameter that is in no table, such as that of another head."""
+
+        def note(gradient):
+            self.others[name] = self.others.get(name, 0.0) + gradient.detach().cpu().numpy().astype(float)
+
+        parameter.register_hook(note)
+
     def see_optimizer(self, optimizer):
         """Called before an optimizer steps: by now the gradients are clipped."""
         self.rates.append(float(optimizer.param_groups[0]["lr"]))
@@ -111,8 +120,11 @@ class Recorder:
             return
         zeros = {name: np.zeros_like(array) for name, array in self.before.items()}
         clipped = None if self.clipped is None else zeros | self.clipped
-        self.steps.append(Step(self.rows, self.before, self.tables(), zeros | self.pending, clipped))
+        gradient = zeros | self.pending
+        others = self.others or None
+        self.steps.append(Step(self.rows, self.before, self.tables(), gradient, clipped, others=others))
         self.pending = {}
+        self.others = {}
         self.clipped = None
 
 
