@@ -41,6 +41,7 @@ COLUMNS = {
     "TorchRL": ("torchrl",),
     "Brax": ("brax",),
     "PureJaxRL": ("purejaxrl",),
+    "Spinning Up": ("spinningup",),
 }
 
 OURS = ", ".join(f"`{name}.py`" for name in COLUMNS["ours"])
@@ -65,6 +66,7 @@ SHORT = {
     "the rest is left out": "left out",
     "over the whole rollout, with a step behind each end": "rollout, more",
     "the last minibatch is filled up": "filled up",
+    "the whole rollout in each step": "whole",
     "0.2 times the KL divergence": "0.2 KL",
     "squared, at most 10": "at most 10",
     "shuffled once": "once",
@@ -80,6 +82,8 @@ SHORT = {
     "LeCun's uniform": "LeCun, uniform",
     "it is an output of the network": "an output",
     "orthogonal, gain 1.41": "gain 1.41",
+    "a parameter that starts at -0.5": "starts at -0.5",
+    "discounted rewards": "rewards",
     "one network": "shared",
     "two networks": "separate",
     "the deviation itself is the parameter": "deviation",
@@ -375,11 +379,13 @@ WORDS = """
 | core 5 | V(reset) | from the value of the next episode's first observation |
 | core 5 | left out | the step of a time limit has no delta |
 | core 5 | leaks | advantages run on over a time limit, into the next episode |
+| core 5 | rewards | the discounted sum of rewards, with the value that is bootstrapped at the end |
 | core 5 | next return | reward + discount x the next step's lambda-return - value |
 | core 6 | once | one permutation serves all epochs |
 | core 6 | rotated | all steps in order, but each epoch begins at another one |
 | core 6 | cycled | RLlib: minibatches count the steps that its learner adds, and run on from one epoch into the next |
 | core 6 | smaller last, larger last, filled up | what the last minibatch is, if the sizes do not divide |
+| core 6 | whole | there are no minibatches: each step uses the whole rollout |
 | core 6 | left out | the rest of the rollout is not used, if the sizes do not divide |
 | core 7 | rollout | normalized over all steps of the rollout, before they are divided into minibatches |
 | core 7 | rollout, more | RLlib: the mean and the deviation include the steps that its learner adds |
@@ -394,6 +400,7 @@ WORDS = """
 | atari 5 | resized first | frames are resized, then turned gray |
 | atari 7 | repeated | the first frame stands in the place of the frames before it |
 | atari 8 | 32 at last | the third convolution has 32 filters instead of 64 |
+| continuous 2 | starts at -0.5 | the parameter starts at -0.5 |
 | continuous 2 | deviation | the parameter is the standard deviation, and not its logarithm |
 | continuous 2 | an output | it is an output of the network, and no parameter |
 | continuous 5 | scaled | clipped to [-1, 1], then scaled to the bounds |
@@ -418,6 +425,9 @@ WORDS = """
 - **Normalization** (continuous 6 to 9) is that which the library offers, whether PPO uses it by default or not.
 - **Brax** was run with its normal distribution; its default also squashes actions by tanh. Its loss computes values and
   advantages anew for each minibatch.
+- **Spinning Up** was run without its early stop. It has one environment, no `vf_coef`, and a limit of the episode's
+  length of its own. An episode that ends in the last step of a rollout is bootstrapped even where its last state is
+  terminal, which is in no row.
 - **RLlib's** learner adds a step to each episode that it is handed.
 - **lstm.** These rows are of a recurrent layer: an LSTM, or ikostrikov's GRU. One number takes the place of its state.
   This number tells from which earlier steps, and from which state before them, each step was computed.

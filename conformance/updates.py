@@ -46,6 +46,7 @@ STEPS = {
     "rest": ("core 3", "Adam's betas are 0.9 and 0.999, without weight decay"),
     "carried": ("core 3", "Adam's means and its count of steps go on in the next update"),
 }
+WHOLE_ROLLOUT = "the whole rollout in each step"
 DIVERGENCE = "core 12", "approximate KL: half the mean square of the log ratio"
 COMPONENTS = "continuous 3", "log probabilities of components are summed"
 MULTIDISCRETE = "multidiscrete 1", "components are independent, their log probabilities are summed"
@@ -252,6 +253,8 @@ def describe_order(steps, shape):
         return f"{len(epochs)} epoch, and not {LOSS.update_epochs}"
     if (np.sort(epochs) != np.arange(size)).any():
         return "not every step once"
+    if len(steps) == len(epochs):
+        return WHOLE_ROLLOUT
     by_steps = np.arange(size)
     by_environments = by_steps.reshape(shape).T.reshape(-1)
     for order in (by_steps, by_environments):
@@ -292,6 +295,8 @@ def uneven_row(adapter, world):
         return Row(detail, title, YES, f"refused: {error}", 0.0)
     except BadAnswer as error:
         return Row(detail, title, UNKNOWN, str(error))
+    if len(sizes) == 1:
+        return Row(detail, title, NO, WHOLE_ROLLOUT, 0.0)
     if sum(sizes) < world.rewards.size:
         found = "the rest is left out"
     elif sizes[-1] > sizes[0]:

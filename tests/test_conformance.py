@@ -621,6 +621,11 @@ def test_orders_are_told_apart(epochs, words):
     assert updates.describe_order(2 * steps, (3, 2)) == words
 
 
+def test_an_update_without_minibatches_is_named():
+    step = Step(np.arange(6), {}, {})
+    assert updates.describe_order([step, step], (3, 2)) == "the whole rollout in each step"
+
+
 def test_no_adapter_repeats_a_number_as_a_schedule():
     """A list [number] * updates is what an adapter's author believes, and not what the library computed."""
     for file in (ROOT / "conformance/adapters").glob("*.py"):
