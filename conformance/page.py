@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from conformance import versions
 from conformance.explanation import NO, OTHER, UNKNOWN, YES
 from conformance.measure import order
 
@@ -82,6 +83,7 @@ SHORT = {
     "LeCun's uniform": "LeCun, uniform",
     "it is an output of the network": "an output",
     "orthogonal, gain 1.41": "gain 1.41",
+    "bonus, but with continuous actions bonus, averaged over the components": "averaged",
     "a parameter that starts at -0.5": "starts at -0.5",
     "discounted rewards": "rewards",
     "one network": "shared",
@@ -327,6 +329,7 @@ def text():
             if is_shown(title) and row["result"] != UNKNOWN:
                 measured += 1
         lines.append(f"| {heading} | {name} | {column.version} | {measured} |")
+    lines += ["", *versions.lines(RESULTS, cell, anchor)]
     lines += ["", "## Moving from one to another", ""]
     lines += [f"- {move.sentence}" for move in MOVES]
     lines += ["", BETWEEN.strip(), "", OWN.strip()]
@@ -394,6 +397,7 @@ WORDS = """
 | core 9 | clipped alone | the loss is that of the clipped value, even where the other is larger |
 | core 10 | at most 10 | a squared error of the value above 10 has no gradient |
 | core 10 | x 1 | the mean squared error times `vf_coef` |
+| core 10 | averaged | with continuous actions, the mean over the components takes the place of their sum |
 | core 11 | each network | the policy's gradient and the value's are clipped by norms of their own |
 | core 12 | k1, k3 | the mean of -log ratio; the mean of ratio - 1 - log ratio |
 | core 12 | exact | the KL divergence of the distributions, old to new |
@@ -428,6 +432,10 @@ WORDS = """
 - **Spinning Up** was run without its early stop. It has one environment, no `vf_coef`, and a limit of the episode's
   length of its own. An episode that ends in the last step of a rollout is bootstrapped even where its last state is
   terminal, which is in no row.
+- **MuJoCo Playground and mjlab** train with rsl_rl. Of the switches behind these rows, Playground's configuration for
+  locomotion (d5e6b47) changes one, `schedule="fixed"`: with it, the learning rate is constant. Its configuration for
+  manipulation, and that of mjlab 1.6.0, have the values that rsl_rl has by default. Both normalize observations by
+  rsl_rl's own running statistics, which are not measured.
 - **RLlib's** learner adds a step to each episode that it is handed.
 - **lstm.** These rows are of a recurrent layer: an LSTM, or ikostrikov's GRU. One number takes the place of its state.
   This number tells from which earlier steps, and from which state before them, each step was computed.

@@ -18,6 +18,7 @@ ADVANTAGES = {
     # whose end cuts the sum of a step; the others are mistakes of one step, not found in a library
     "ends": ("its own", "of the step before", "of the step before, but for the last step", "of the step after"),
 }
+AVERAGED = "bonus, averaged over the components"
 POLICY = {
     "scope": ("minibatch", "rollout", "not normalized"),
     "std": ("N", "N - 1"),
@@ -29,7 +30,7 @@ POLICY = {
         "log probability alone",
         "clipped, without the minimum",
     ),
-    "entropy": ("bonus", "no bonus", "a penalty"),
+    "entropy": ("bonus", "no bonus", "a penalty", AVERAGED),
     "penalty": ("none", "0.2 times the KL divergence"),
     "components": ("sum", "mean"),
 }
@@ -74,6 +75,8 @@ def choices(alternatives, **fixed):
 
 def is_redundant(choice):
     """Whether another combination gives the same numbers and stands for this one, too."""
+    if choice.get("entropy") == AVERAGED and choice["ratio"] == "quadratic penalty":
+        return True  # beside this penalty's gradient, the two bonuses are too near each other
     if choice.get("scope") == "not normalized":
         return choice["std"] != "N"  # no deviation is used
     if choice.get("correction") is False:
@@ -315,13 +318,14 @@ def policy_gradient(batch, step, choice):
     ratio = np.exp(new_log_probs - old_log_probs)
     a = normalized(batch, rows, choice["scope"], choice["std"])
     slope = slope_of_surrogate(ratio, a, settings.clip_coef, choice["ratio"])
-    ent_coef = settings.ent_coef * {"bonus": 1.0, "no bonus": 0.0, "a penalty": -1.0}[choice["entropy"]]
+    number = world.num_outputs if world.kind == "continuous" else max(len(world.nvec), 1)  # of components
+    factors = {"bonus": 1.0, "no bonus": 0.0, "a penalty": -1.0, AVERAGED: 1 / number}
+    ent_coef = settings.ent_coef * factors[choice["entropy"]]
     log_prob_by_outputs, log_prob_by_logstd, _, _ = slopes(world, acting_outputs, logstd, actions)
     _, _, entropy_by_outputs, entropy_by_logstd = slopes(world, entropy_outputs, logstd, actions)
     by_outputs = slope[:, None] * log_prob_by_outputs - ent_coef * entropy_by_outputs
     by_logstd = slope[:, None] * log_prob_by_logstd - ent_coef * entropy_by_logstd
     if components == "mean":  # slopes() are those of the sum
-        number = world.num_outputs if world.kind == "continuous" else max(len(world.nvec), 1)
         by_outputs /= number
         by_logstd /= number
     if choice["penalty"] != "none":

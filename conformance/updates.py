@@ -96,12 +96,14 @@ def explain_losses(world, settings, answer, known=None):
         return [gradient_of_weights(step, reference.value_gradient(batch, step, choice)) for step in answer.steps]
 
     components = reference.POLICY["components"]
+    entropy = reference.POLICY["entropy"]
     if world.kind != "continuous" and len(world.nvec) < 2:
         components = components[:1]  # of one component, the sum is the mean
+        entropy = entropy[:-1]
     scopes = reference.POLICY["scope"]
     if answer.added is not None:
         scopes = (*scopes, reference.WITH_ADDED)
-    policy_choices = reference.choices(reference.POLICY, components=components, scope=scopes)
+    policy_choices = reference.choices(reference.POLICY, components=components, entropy=entropy, scope=scopes)
     value_choices = reference.choices(reference.VALUE)
     if known is not None:
         policy_choices, value_choices = ([choice] for choice in known)

@@ -667,9 +667,12 @@ def example(kind, settings):
 def test_losses_are_told_apart(kind):
     world, answer = example(kind, updates.LOSS)
     batch = reference.Batch(world, updates.LOSS, answer)
-    components = reference.POLICY["components"][: 1 if kind == "discrete" else 2]
+    components, entropy = reference.POLICY["components"], reference.POLICY["entropy"]
+    if kind == "discrete":  # of one component, the sum is the mean
+        components, entropy = components[:-1], entropy[:-1]
+    policy_choices = reference.choices(reference.POLICY, components=components, entropy=entropy)
     for choices, gradient in (
-        (reference.choices(reference.POLICY, components=components), reference.policy_gradient),
+        (policy_choices, reference.policy_gradient),
         (reference.choices(reference.VALUE), reference.value_gradient),
     ):
         answers = [[gradient(batch, step, choice) for step in answer.steps] for choice in choices]

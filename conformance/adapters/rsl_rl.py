@@ -1,32 +1,22 @@
-"""rsl-rl-lib's PPO: its rollout and update on a world; tables replace the networks of its models."""
-
-import importlib.metadata
+"""rsl-rl-lib's PPO, version 2.3 or later: its rollout and update on a world; tables replace its networks."""
 
 import numpy as np
 import torch
-from rsl_rl.algorithms import PPO
-from rsl_rl.models import MLPModel
-from rsl_rl.storage import RolloutStorage
 from tensordict import TensorDict
 
+from conformance.adapters import rsl_rl_versions
+from conformance.adapters.rsl_rl_versions import make_algorithm, make_models, parts, put_tables
 from conformance.adapters.torch_tables import Recorder, layers
 from conformance.problems import Player, Settings, Update, make_world
 
 NAME = "rsl-rl-lib"
-VERSION = importlib.metadata.version("rsl-rl-lib")
+VERSION = rsl_rl_versions.VERSION
 KINDS = ("continuous",)
-NORMAL = "rsl_rl.modules.distribution:GaussianDistribution"
-GROUPS = {"actor": ["policy"], "critic": ["policy"]}
 
 
 def show(rows):
     obs = torch.as_tensor(np.asarray(rows), dtype=torch.float32)
     return TensorDict({"policy": obs.reshape(len(rows), -1)}, batch_size=[len(rows)])
-
-
-def make_models(obs, outputs, **distribution):
-    actor = MLPModel(obs, GROUPS, "actor", outputs, distribution_cfg={"class_name": NORMAL, **distribution})
-    return actor, MLPModel(obs, GROUPS, "critic", 1)
 
 
 def play(world, settings, **options):
@@ -37,15 +27,12 @@ def play(world, settings, **options):
     torch.manual_seed(1)
     with Recorder(world) as recorder:
         obs = show(player.reset())
-        actor, critic = make_models(obs, world.num_outputs, std_type="log")
-        actor.mlp = recorder.policy
-        critic.mlp = recorder.value
-        actor.distribution.log_std_param = recorder.logstd
-        storage = RolloutStorage("rl", world.num_envs, world.num_steps, obs, [world.num_outputs])
-        algorithm = PPO(
-            actor,
-            critic,
-            storage,
+        models = make_models(obs, world.num_outputs, std_type="log")
+        put_tables(models, recorder)
+        algorithm = make_algorithm(
+            models,
+            world,
+            obs,
             num_learning_epochs=settings.update_epochs,
             num_mini_batches=settings.num_minibatches,
             clip_param=settings.clip_coef,
@@ -66,6 +53,7 @@ def play(world, settings, **options):
                 time_outs = torch.as_tensor(truncated & ~terminated).float()
                 algorithm.process_env_step(obs, torch.as_tensor(rewards), dones, {"time_outs": time_outs})
             algorithm.compute_returns(obs)
+        storage = algorithm.storage
         returns = storage.returns.squeeze(-1).numpy().copy()
         found = returns - storage.values.squeeze(-1).numpy()
         algorithm.update()
@@ -91,10 +79,10 @@ def initial_weights(seed, kind):
     if kind != "continuous":
         return None
     torch.manual_seed(seed)
-    actor, critic = make_models(show(np.zeros((1, 6))), make_world(kind).num_outputs)
-    found = {"policy": layers(actor.mlp), "value": layers(critic.mlp)}
-    deviation = actor.distribution.std_param.detach().numpy()
-    return found | {"logstd": np.log(deviation), "std": True}
+    models = make_models(show(np.zeros((1, 6))), make_world(kind).num_outputs)
+    policy, value, owner, ending = parts(models)
+    deviation = getattr(owner, f"std{ending}").detach().numpy()
+    return {"policy": layers(policy), "value": layers(value), "logstd": np.log(deviation), "std": True}
 
 
 def schedules(updates):

@@ -1,10 +1,8 @@
 """Stable-Baselines3's PPO: its learn() plays a world; tables replace the last layers of its policy."""
 
-import gymnasium as gym
 import numpy as np
 import stable_baselines3
 import torch
-from gymnasium import spaces
 from stable_baselines3 import PPO
 from stable_baselines3.common.atari_wrappers import AtariWrapper
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack, VecNormalize
@@ -15,6 +13,15 @@ from conformance.problems import Player, Stream, Update, make_world
 
 NAME = "Stable-Baselines3"
 VERSION = stable_baselines3.__version__
+REASONS = {}
+if VERSION.startswith("1."):
+    import gym
+    from gym import spaces
+
+    REASONS["atari"] = "its wrappers need gym 0.21"
+else:
+    import gymnasium as gym
+    from gymnasium import spaces
 
 
 class Environments(VecEnv):
@@ -41,6 +48,9 @@ class Environments(VecEnv):
         return rows.astype(np.float32)[:, None], rewards.copy(), terminated | truncated, infos
 
     def close(self):
+        pass
+
+    def seed(self, seed=None):
         pass
 
     def env_is_wrapped(self, wrapper_class, indices=None):
@@ -135,6 +145,9 @@ def initial_weights(seed, kind, algorithm=PPO):
     class Vector(gym.Env):
         observation_space = spaces.Box(-1, 1, (6,))
         action_space = actions
+
+        def seed(self, seed=None):  # which versions before 2 call
+            pass
 
     model = algorithm("MlpPolicy", DummyVecEnv([Vector]), seed=seed, device="cpu")
     policy = model.policy
@@ -245,4 +258,4 @@ class Games:
 
 def atari(game):
     """What make_atari_env() wraps around a game, and the stack of 4 that the library's documentation puts around it."""
-    return Games(game)
+    return None if "atari" in REASONS else Games(game)

@@ -1,4 +1,4 @@
-"""skrl's PPO in torch: its agent plays a world; its models are the user's, here tables."""
+"""skrl's PPO in torch, version 1 or 2: its agent plays a world; its models are the user's, here tables."""
 
 import gymnasium as gym
 import numpy as np
@@ -13,6 +13,7 @@ from conformance.problems import Player, Settings, Update, make_world
 
 NAME = "skrl"
 VERSION = skrl.__version__
+OLD = VERSION.startswith("1.")  # in which an observation is called a state
 
 
 def action_space(kind):
@@ -38,8 +39,10 @@ def make_models(world, recorder):
                 self.logstd = recorder.logstd
 
         def compute(self, inputs, role):
-            extra = {"log_std": self.logstd} if world.kind == "continuous" else {}
-            return self.table(inputs["observations"]), extra
+            outputs = self.table(inputs["states" if OLD else "observations"])
+            if world.kind != "continuous":
+                return outputs, {}
+            return (outputs, self.logstd, {}) if OLD else (outputs, {"log_std": self.logstd})
 
     class Value(DeterministicMixin, Model):
         def __init__(self):
@@ -48,9 +51,16 @@ def make_models(world, recorder):
             self.table = recorder.value
 
         def compute(self, inputs, role):
-            return self.table(inputs["observations"]), {}
+            return self.table(inputs["states" if OLD else "observations"]), {}
 
     return {"policy": Policy(), "value": Value()}, spaces
+
+
+def observed(obs, prefix=""):
+    """The arguments for observations, in their order."""
+    if OLD:
+        return {f"{prefix}states": obs}
+    return {f"{prefix}observations": obs, f"{prefix}states": None}
 
 
 def play(world, settings, updates=1):
@@ -65,7 +75,7 @@ def play(world, settings, updates=1):
             "learning_epochs": settings.update_epochs,
             "mini_batches": settings.num_minibatches,
             "discount_factor": settings.gamma,
-            "gae_lambda": settings.gae_lambda,
+            "lambda" if OLD else "gae_lambda": settings.gae_lambda,
             "learning_rate": settings.learning_rate,
             "grad_norm_clip": settings.max_grad_norm,
             "ratio_clip": settings.clip_coef,
@@ -77,22 +87,20 @@ def play(world, settings, updates=1):
         torch.manual_seed(1)
         agent = PPO(models=models, memory=memory, cfg=config, device="cpu", **spaces)
         agent.init()
-        agent.enable_training_mode(True)
+        agent.set_running_mode("train") if OLD else agent.enable_training_mode(True)
         show = lambda rows: torch.as_tensor(rows, dtype=torch.float32)[:, None]  # noqa: E731
         obs = show(player.reset())
         for t in range(timesteps):
             agent.pre_interaction(timestep=t, timesteps=timesteps)
             with torch.no_grad():
-                actions, _ = agent.act(obs, None, timestep=t, timesteps=timesteps)
+                actions, *_ = agent.act(*observed(obs).values(), timestep=t, timesteps=timesteps)
                 rows, rewards, terminated, truncated, _ = player.step(actions.numpy())
                 columns = [torch.as_tensor(each)[:, None] for each in (rewards, terminated, truncated)]
                 agent.record_transition(
-                    observations=obs,
-                    states=None,
+                    **observed(obs),
                     actions=actions,
                     rewards=columns[0].float(),
-                    next_observations=show(rows),
-                    next_states=None,
+                    **observed(show(rows), "next_"),
                     terminated=columns[1],
                     truncated=columns[2],
                     infos={},
