@@ -6,6 +6,14 @@ from recipes.merge import merge_scripts, with_recipe
 from recipes.recipe import ROOT, recipes
 
 SCRIPTS = "ppo.py", "ppo_continuous_action.py"
+FILE = ROOT / "recipes" / "pairs.md"
+PAGE = """# Which recipes fit together
+
+*For those who apply two recipes to one script.*
+
+All pairs of recipes of `with/` that do not take each other's place ([the groups](pairs.py)) were put together, by
+`python -m recipes --pairs`, which prints the lines that both change. Those that are not named here fit, in either order.
+"""
 # Recipes that take each other's place, so that no two of a group make sense together
 ALTERNATIVES = {
     "the policy's objective": "ano average-policy clip-higher drift dual-clip kl-penalty rollback spo",
@@ -47,11 +55,28 @@ def conflicts(script):
 
 
 def show():
-    """Prints the pairs that do not fit, and how many do."""
+    """Prints the pairs that do not fit and how many do, and writes pairs.md."""
+    lines = [PAGE]
     for script in SCRIPTS:
         found = conflicts(script)
         for (one, other), reason in found.items():
             if reason is not None:
                 print(f"{script}: {one} and {other}: {' | '.join(line.strip() for line in reason.splitlines()[-3:])}")
-        fitting = sum(reason is None for reason in found.values())
-        print(f"{script}: {fitting} of {len(found)} pairs fit ({fitting / len(found):.0%}), alternatives aside")
+        lines += section(script, found)
+    FILE.write_text("\n".join(lines) + "\n")
+
+
+def section(script, found):
+    """The lines of pairs.md about a script: how many pairs fit, and for each recipe those that do not."""
+    not_with = {}
+    for (one, other), reason in found.items():
+        if reason is not None:
+            not_with.setdefault(one, []).append(other)
+            not_with.setdefault(other, []).append(one)
+    fitting = sum(reason is None for reason in found.values())
+    count = f"{fitting} of {len(found)} pairs fit ({fitting / len(found):.0%})."
+    lines = [f"## {script}", "", count, "", "| recipe | does not fit |", "|---|---|"]
+    for name, others in sorted(not_with.items()):
+        links = ", ".join(f"[{other}](with/{other}.diff)" for other in sorted(others))
+        lines.append(f"| [{name}](with/{name}.diff) | {links} |")
+    return [*lines, ""]
