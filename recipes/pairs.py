@@ -25,7 +25,7 @@ ALTERNATIVES = {
     "masks": "mask mask-lstm",
     "the distribution of continuous actions": "beta clipped-action discrete-actor hybrid-action squashed-gaussian "
     "state-dependent-std state-dependent-std-detached",
-    "where observations come from": "codes device-tensors envpool envpool-continuous",
+    "where observations come from": "codes device-tensors envpool envpool-continuous image-continuous",
 }
 
 
