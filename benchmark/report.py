@@ -14,6 +14,7 @@ import gymnasium as gym
 import numpy as np
 
 from benchmark import aggregate, equal_steps, procgen, time_to_score
+from benchmark.ablation import collapse
 from benchmark.curves import COLORS, GRAY, plot, write_picture
 from benchmark.experiments import experiments_of
 from benchmark.results import RESULTS, ROOT, WINDOW, load
@@ -242,8 +243,8 @@ def worlds_table(results, root=""):
 
 def with_scores(text, experiments, results, root=""):
     """A text with the tables between its marks: all scores, those after equal steps on Atari and on Procgen, the tuned
-    settings of the tasks that the mark names, what sums up all tuned settings, the time to a score, and tuned settings
-    of other worlds.
+    settings of the tasks that the mark names, what sums up all tuned settings, the time to a score, tuned settings of
+    other worlds, and what keeps a return that was reached.
 
     `root` is the way from the text's folder to the root of the checkout, for links."""
 
@@ -263,12 +264,14 @@ def with_scores(text, experiments, results, root=""):
             lines = aggregate_table(results)
         elif name == "worlds":
             lines = worlds_table(results, root)
+        elif name == "collapse":
+            lines = collapse.rows(results)
         elif name == "time to a score":
             lines = time_to_score.table(read_rows(Path(results, time_to_score.TABLE.name)))
         return "\n".join([begin, *lines, end])
 
     # from <!-- NAME --> or <!-- tuned TASK ... --> to <!-- /NAME -->, over several lines
-    names = "scores|equal steps|procgen|variables|tuned|aggregate|time to a score|worlds"
+    names = "scores|equal steps|procgen|variables|tuned|aggregate|time to a score|worlds|collapse"
     return re.sub(rf"(?s)(<!-- ({names})(.*?) -->).*?(<!-- /\2 -->)", section, text)
 
 
