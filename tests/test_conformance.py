@@ -868,6 +868,24 @@ def test_the_csv_agrees_with_the_page():
     }
 
 
+def test_outliers_are_alone():
+    """The table of docs/outliers.md: each library has the word in its column, and no other library has it."""
+    text = (ROOT / "docs/outliers.md").read_text()
+    columns = page.load_all()
+    table = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")][1:]
+    for library, row, word, _ in table:
+        with_word = []
+        for heading, column in columns.items():
+            cells = {f"{mark}: {title}": page.cell(each) for (mark, title), each in column.rows.items()}
+            if cells.get(row) == word:
+                with_word.append(heading)
+        assert with_word == [re.sub(r"\[(.+?)\]\(.+?\)", r"\1", name) for name in library.split(", ")], row
+    programs = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(programs) == len(table) == text.count("\n## ")
+    for program in programs:
+        compile(program, "a program of docs/outliers.md", "exec")
+
+
 def test_the_sentence_of_a_library_names_each_difference():
     column = page.Column("Mine", "1", {
         ("core 3", "Adam's epsilon is 1e-5"): {
