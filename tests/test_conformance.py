@@ -38,8 +38,8 @@ SCRIPTS = {
     "ppo_multidiscrete_mask": set(), "ppo_procgen": PROCGEN, "ppo_selfplay": set(),
 }  # fmt: skip
 ENVPOOL = "ppo_atari_envpool", "ppo_atari_multigpu", "ppo_atari_cleanba", "impala_atari_cleanba", "ppo_procgen"
-# Why rows of a script are not measured: EnvPool's games, one frame, and IMPALA
-NOT_MEASURED = "EnvPool plays the game", "an observation is one frame", "V-trace's"
+# Why rows of a script are not measured: EnvPool's games, one frame, IMPALA, and threads that are an update ahead
+NOT_MEASURED = "EnvPool plays the game", "an observation is one frame", "V-trace's", "its actors play the next rollout"
 
 # The recipes that change numbers of an update, of a rollout's preparation, or the initial weights
 CHANGES = [

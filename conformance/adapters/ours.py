@@ -182,6 +182,8 @@ class Script:
         if not hasattr(module, "ppo_loss"):
             reason = "its loss and its advantages are not PPO's, but V-trace's, and its optimizer is RMSprop"
             self.REASONS = {"update": reason, "updates": reason, "advantages": reason, "clip_range": reason}
+        if hasattr(module.Args, "actor_threads"):
+            self.REASONS["updates"] = "its actors play the next rollout while it trains"
         if not hasattr(module, "WarpFrame"):
             self.REASONS["atari"] = "EnvPool plays the game, in C++, where no scripted one can be put"
         if not hasattr(module, "nature_cnn"):
@@ -365,7 +367,7 @@ class Script:
         return dataclasses.replace(update, logged=logged)
 
     def updates(self, world, settings, count):
-        if "update" in self.REASONS:
+        if "updates" in self.REASONS:
             return None
         seen = self.train(world, settings, count)
         return seen and seen.updates
