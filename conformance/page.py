@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from conformance import versions
+from conformance import runs_table, versions
 from conformance.explanation import NO, OTHER, UNKNOWN, YES
 from conformance.measure import order
 
@@ -253,6 +253,7 @@ def text():
                 measured += 1
         lines.append(f"| {heading} | {name} | {column.version} | {measured} |")
     lines += ["", *versions.lines(RESULTS, cell, anchor)]
+    lines += ["", *runs_table.lines(RESULTS)]
     lines += ["", "## Moving from one to another", ""]
     lines += [f"- {move.sentence}" for move in MOVES]
     lines += ["", BETWEEN.strip(), "", OWN.strip()]
