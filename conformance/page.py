@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from conformance import versions
+from conformance import runs_table, versions
 from conformance.explanation import NO, OTHER, UNKNOWN, YES
 from conformance.measure import order
 
@@ -42,7 +42,9 @@ COLUMNS = {
     "TorchRL": ("torchrl",),
     "Brax": ("brax",),
     "PureJaxRL": ("purejaxrl",),
+    "Rejax": ("rejax",),
     "Spinning Up": ("spinningup",),
+    "verl": ("verl",),
 }
 
 OURS = ", ".join(f"`{name}.py`" for name in COLUMNS["ours"])
@@ -330,6 +332,7 @@ def text():
                 measured += 1
         lines.append(f"| {heading} | {name} | {column.version} | {measured} |")
     lines += ["", *versions.lines(RESULTS, cell, anchor)]
+    lines += ["", *runs_table.lines(RESULTS)]
     lines += ["", "## Moving from one to another", ""]
     lines += [f"- {move.sentence}" for move in MOVES]
     lines += ["", BETWEEN.strip(), "", OWN.strip()]
@@ -436,6 +439,9 @@ WORDS = """
   locomotion (d5e6b47) changes one, `schedule="fixed"`: with it, the learning rate is constant. Its configuration for
   manipulation, and that of mjlab 1.6.0, have the values that rsl_rl has by default. Both normalize observations by
   rsl_rl's own running statistics, which are not measured.
+- **verl** trains language models. Only its functions for advantages and losses were run, with the rollout of an
+  environment in place of a response, which ends with its last token. Its trainer puts their results together, here the
+  adapter does, so the entropy's sign is the adapter's.
 - **RLlib's** learner adds a step to each episode that it is handed.
 - **lstm.** These rows are of a recurrent layer: an LSTM, or ikostrikov's GRU. One number takes the place of its state.
   This number tells from which earlier steps, and from which state before them, each step was computed.
