@@ -1,6 +1,6 @@
 """Measures whether a library repeats a run, resumes it exactly, and evaluates with frozen statistics.
 
-python -m conformance.runs sb3 --json conformance/results/runs/sb3.json    in that library's environment
+python -m conformance.runs sb3 --json conformance/results/saving/sb3.json    in that library's environment
 
 python -m conformance.runs ours                                            for ppo_continuous_action.py
 python -m conformance.runs cleanrl --folder path/to/cleanrl/cleanrl        for its ppo.py

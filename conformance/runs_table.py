@@ -1,4 +1,4 @@
-"""The part of docs/conformance.md on whole runs, from the files in conformance/results/runs, which runs.py writes."""
+"""The part of docs/conformance.md on whole runs, from the files in conformance/results/saving, which runs.py writes."""
 
 import json
 
@@ -25,14 +25,14 @@ bits. The third row shows whether anything else is lost, as weights, Adam's mean
 by skrl's `trainer.eval()`, and by the policy of rsl_rl's `get_inference_policy()`. The command that measures a column:
 
 ```
-python -m conformance.runs sb3 --json conformance/results/runs/sb3.json
+python -m conformance.runs sb3 --json conformance/results/saving/sb3.json
 ```
 """
 
 
 def lines(folder):
     """The lines of the part; folder: conformance/results."""
-    saved = {name: json.loads((folder / f"runs/{name}.json").read_text()) for name in COLUMNS}
+    saved = {name: json.loads((folder / f"saving/{name}.json").read_text()) for name in COLUMNS}
     headings = [f"{heading} {saved[name]['version']}" for name, heading in COLUMNS.items() if name != "ours"]
     found = [HEAD.strip(), "", f"| | ours | {' | '.join(headings)} |", "|---|" + "---|" * len(COLUMNS)]
     for name, title in ROWS.items():
