@@ -39,7 +39,6 @@ COLUMNS = {
     "TorchRL": ("torchrl",),
     "Brax": ("brax",),
     "PureJaxRL": ("purejaxrl",),
-    "Rejax": ("rejax",),
     "Spinning Up": ("spinningup",),
     "verl": ("verl",),
 }
