@@ -42,7 +42,6 @@ COLUMNS = {
     "TorchRL": ("torchrl",),
     "Brax": ("brax",),
     "PureJaxRL": ("purejaxrl",),
-    "Rejax": ("rejax",),
     "Spinning Up": ("spinningup",),
     "verl": ("verl",),
 }
