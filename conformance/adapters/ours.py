@@ -38,6 +38,8 @@ class Environments(gym.vector.VectorEnv):
         self.image_shape = image_shape
         self.num_envs = world.num_envs
         self.single_observation_space, self.single_action_space = spaces(world.kind, image_shape)
+        self.observation_space = gym.vector.utils.batch_space(self.single_observation_space, self.num_envs)
+        self.action_space = gym.vector.utils.batch_space(self.single_action_space, self.num_envs)
 
     def infos(self, rows):
         """For ppo_multidiscrete_mask.py, which actions are valid."""
@@ -305,7 +307,7 @@ class Script:
                     recorder.watch(name, parameter)
             return agent
 
-        replaced = {"make_envs": lambda args, folder: environments, "Agent": agent_with_tables}
+        replaced = {"make_envs": lambda *arguments, **options: environments, "Agent": agent_with_tables}
         if not hasattr(module, "ppo_loss"):
             return replaced | self.replacements_of_impala(seen)
         module_gae = module.gae
