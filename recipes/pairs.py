@@ -11,8 +11,9 @@ PAGE = """# Which recipes fit together
 
 *For those who apply two recipes to one script.*
 
-All pairs of recipes of `with/` that do not take each other's place ([the groups](pairs.py)) were put together, by
-`python -m recipes --pairs`, which prints the lines that both change. Those that are not named here fit, in either order.
+All pairs of recipes of `with/` that do not take each other's place ([the groups](pairs.py)) were put together by
+`python -m recipes --pairs`, which prints the lines that both change. Those that are not named here fit, in either
+order.
 """
 # Recipes that take each other's place, so that no two of a group make sense together
 ALTERNATIVES = {
