@@ -294,7 +294,7 @@ def test_it_trains_with_continuous_actions(name, with_recipe, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("script", pairs.SCRIPTS)
 def test_recipes_combine(script, with_recipe, tmp_path):
-    """Of the pairs that make sense, 80 % fit, ten of which train; `python -m recipes --pairs` writes the page of others."""
+    """Of the pairs that make sense, 80 % fit; ten of them train. `python -m recipes --pairs` writes the page."""
     found = pairs.conflicts(script)
     assert "\n".join(pairs.section(script, found)) in pairs.FILE.read_text()
     fitting = [names for names, reason in found.items() if reason is None]
