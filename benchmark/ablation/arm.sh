@@ -3,7 +3,7 @@
 # The defaults and the settings to copy of docs/environment.md, and these where the goal is hidden from the policy, with a
 # critic that does not see it either and with one that does. heavy_arm.py goes on with the agents of the second line.
 cd "$(dirname "$0")/../.." || exit
-export FOLDER="${FOLDER:-build/ablation}" RESULTS="${RESULTS-benchmark/ablation/results}"
+export FOLDER="${FOLDER:-build/ablation}" RESULTS="${RESULTS-benchmark/results/arm}"
 settings="ppo_continuous_action.py + without/core-9 + with/squashed-gaussian"
 options="--total-timesteps 100000 --no-cuda"
 copied="$options --num-envs 8 --num-steps 256 --num-minibatches 16 --learning-rate 1e-3 --bootstrap-truncated"
