@@ -20,11 +20,10 @@ measured.
 
 TAIL = """
 None of them saves the episodes that it plays and the state of its generators, so no resumed run ends with the same
-bits; this project's recipe [exact-resume](../recipes/with/exact-resume.diff) does. The third row shows whether anything
-else is lost, as weights, Adam's means or statistics. Evaluation is by `enjoy.py`, by SB3's `evaluate_policy()` on the
-`VecNormalize` of training, whose `training` is True unless it is set, by skrl's `trainer.eval()`, and by the policy of
-rsl_rl's `get_inference_policy()`. The command that measures a
-column:
+bits. For `ppo.py`, the recipe [exact-resume](../recipes/with/exact-resume.diff) saves both. The third row shows whether
+anything else is lost, as weights, Adam's means or statistics. Evaluation is by `enjoy.py`, by SB3's `evaluate_policy()`
+on the `VecNormalize` of training, whose `training` is True unless it is set, by skrl's `trainer.eval()`, and by the
+policy of rsl_rl's `get_inference_policy()`. The command that measures a column:
 
 ```
 python -m conformance.runs sb3 --json conformance/results/saving/sb3.json

@@ -13,10 +13,9 @@ exec "${PYTHON:-.venv/bin/python}" -m benchmark.sweep "$@" < <(
     echo "ppo_continuous_action.py $hidden"
     echo "ppo_continuous_action.py + with/privileged-critic $hidden --privileged state"
     # demonstrations.npz in $FOLDER: 20 games that enjoy.py --greedy --record wrote, of a run of tuned.sh's line of Pendulum
-    # teacher.pt in $FOLDER: the last checkpoint of this run
     options="--env-id Pendulum-v1 --total-timesteps 20480 --num-envs 16 --num-steps 64 --num-minibatches 4"
     options="$options --learning-rate 2e-3 --gamma 0.95 --bootstrap-truncated --no-cuda"
-    for names in "" "+ with/demonstrations" "+ with/demonstrations + with/critic-warm-up" "+ with/teacher"; do
+    for names in "" "+ with/demonstrations" "+ with/demonstrations + with/critic-warm-up"; do
         echo "ppo_continuous_action.py $names $options"
     done
     for script in "ppo.py" "ppo.py + with/entropy-schedule"; do
