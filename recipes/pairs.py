@@ -26,6 +26,7 @@ ALTERNATIVES = {
     "masks": "mask mask-lstm",
     "the distribution of continuous actions": "beta clipped-action discrete-actor hybrid-action squashed-gaussian "
     "state-dependent-std state-dependent-std-detached",
+    "whose mean rpo perturbs, which these have not": "beta discrete-actor hybrid-action rpo",
     "where observations come from": "codes device-tensors envpool envpool-continuous image-continuous",
 }
 

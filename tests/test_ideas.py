@@ -182,12 +182,13 @@ def test_the_average_begins_with_the_weights_of_a_checkpoint(made, tmp_path):
 
 def test_the_perturbed_mean(made):
     module = made("rpo").module
-    policy = module.Normal(torch.randn(64, 3), torch.full((1, 3), -1.0))
+    mean = torch.randn(64, 3)
+    policy = module.Normal(mean, torch.full((1, 3), -1.0))
     zeros = torch.zeros(64)
     minibatch = dict.fromkeys(("obs", "logprobs", "values", "returns"), zeros)
     minibatch |= {"actions": torch.randn(64, 3), "perturbations": torch.rand(64, 3) - 0.5}
     stats = module.ppo_loss(lambda obs: (policy, zeros), minibatch, module.Args())[1]
-    perturbed = torch.distributions.Normal(policy.mean + minibatch["perturbations"], math.exp(-1))
+    perturbed = torch.distributions.Normal(mean + minibatch["perturbations"], math.exp(-1))
     expected = perturbed.log_prob(minibatch["actions"]).sum(-1).mean().item()
     assert stats["old_approx_kl"].item() == pytest.approx(-expected, rel=1e-5)
 
