@@ -1,6 +1,8 @@
 """Goes on with agents of arm.sh on an arm of three times the mass, with and without critic-warm-up, and compares these.
 
 python -m benchmark.ablation.heavy_arm --seeds 1 2 3 4 5
+
+A row for each run goes to results/arm/heavy.csv: means of the returns of its episodes.
 """
 
 import os
@@ -13,9 +15,10 @@ import tyro
 
 from benchmark.ablation.effects import interval, spread
 from benchmark.collect import events, newest_step
-from benchmark.results import ROOT
+from benchmark.results import RESULTS, ROOT
 from benchmark.scores import compare
 from benchmark.sweep import write_script
+from benchmark.tables import put_row
 
 RECIPES = "without/core-9", "with/squashed-gaussian"
 LIGHT = "*ablation.arm-Arm-v0__ppo_continuous_action+core-9+squashed-gaussian__"
@@ -26,6 +29,7 @@ PARTS = {
     "last 100 episodes": lambda returns: np.mean(returns[-100:]),
     "all episodes": np.mean,
 }
+TABLE = RESULTS / "arm" / "heavy.csv"
 
 
 def run(script, seed, folder, total_timesteps):
@@ -45,15 +49,25 @@ def run(script, seed, folder, total_timesteps):
 
 
 def main(folder: Path = ROOT / "build/ablation", seeds: tuple[int, ...] = (1, 2, 3), total_timesteps: int = 200_000):
-    returns = []
+    found = []  # for each script {part: the values of its runs}
     for recipes in (RECIPES, (*RECIPES, "with/critic-warm-up")):
         script = write_script("ppo_continuous_action.py", recipes, folder)
-        runs = [run(script, seed, folder.resolve(), total_timesteps) for seed in seeds]
-        returns.append([np.array([value for _, value, _ in events(each)["charts/episodic_return"]]) for each in runs])
-    for name, part in PARTS.items():
-        without, with_warm_up = [[part(each) for each in runs] for runs in returns]
-        difference = interval(compare(with_warm_up, without))
-        print(f"{name}: {spread(without)}, with critic-warm-up {spread(with_warm_up)}, difference {difference}")
+        values = {name: [] for name in PARTS}
+        for seed in seeds:
+            run_folder = run(script, seed, folder.resolve(), total_timesteps)
+            returns = np.array([value for _, value, _ in events(run_folder)["charts/episodic_return"]])
+            row = {"script": script.stem, "seed": seed}
+            for name, part in PARTS.items():
+                value = float(part(returns))
+                values[name].append(value)
+                row[name] = round(value, 3)
+            put_row(TABLE, ["script", "seed", *PARTS], ("script", "seed"), row)
+        found.append(values)
+    without, with_warm_up = found
+    for name in PARTS:
+        difference = interval(compare(with_warm_up[name], without[name]))
+        print(f"{name}: {spread(without[name])}, with critic-warm-up {spread(with_warm_up[name])}")
+        print(f"    difference {difference}")
 
 
 if __name__ == "__main__":
