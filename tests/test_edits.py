@@ -35,5 +35,5 @@ def test_two_policies(script, tmp_path):
             _, values = super().forward(obs)
             return self.get_policy(obs + 1), values
 
-    with pytest.raises(AssertionError, match="not close"):
+    with pytest.raises(AssertionError, match="different policies"):
         train_edited(script, tmp_path, Agent)
