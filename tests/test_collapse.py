@@ -24,3 +24,14 @@ def run_of(returns):
 )
 def test_a_run_is_followed_from_the_threshold_on(returns, expected):
     assert collapse.after_threshold(run_of(returns)) == expected
+
+
+def test_a_setting_that_never_reached_it_comes_last(monkeypatch):
+    def key(rate):
+        return "ours", "ppo", "CartPole-v1", f'{{"learning_rate": {rate}}}', None
+
+    runs = {key(1.0): [run_of([400] * 300)], key(2.0): [run_of([0] * 100 + [500] * 200)]}
+    monkeypatch.setattr(collapse, "load", lambda folder: runs)
+    *_, reached, never = collapse.rows()
+    assert "1 of 1 | 0k | 475" in reached
+    assert never == "| `--learning-rate 1.0` | 0 of 1 |  |  |  |"

@@ -41,15 +41,13 @@ def rows(results=RESULTS):
     for (_, script, _, options, _), runs in load(results / "collapse").items():
         followed = [after_threshold(run) for run in runs]
         reached = [each for each in followed if each is not None]
-        steps, lowest, last = zip(*reached, strict=True)
-        cells = [
-            describe(script, json.loads(options)),
-            f"{len(reached)} of {len(runs)}",
-            f"{np.median(steps) / 1000:.0f}k",
-            mean_and_interval(lowest),
-            mean_and_interval(last),
-        ]
-        found.append((np.mean(last), f"| {' | '.join(cells)} |"))
+        cells = [describe(script, json.loads(options)), f"{len(reached)} of {len(runs)}"]
+        if reached:
+            steps, lowest, last = zip(*reached, strict=True)
+            cells += [f"{np.median(steps) / 1000:.0f}k", mean_and_interval(lowest), mean_and_interval(last)]
+            found.append((np.mean(last), f"| {' | '.join(cells)} |"))
+        else:
+            found.append((-np.inf, f"| {' | '.join(cells)} |  |  |  |"))
     lines = [
         "| with | reached 475 | median step | lowest return after that | return at the end |",
         "|---|---:|---:|---|---|",
