@@ -7,13 +7,14 @@ other, in the order in which the recipes are named.
 
 import ast
 import builtins
+import contextlib
 import difflib
 import functools
 import re
 import symtable
 from typing import NamedTuple
 
-from recipes.recipe import apply
+from recipes.recipe import apply, prepared
 
 # What run.start(device, agent=agent) gets from a recipe that adds a part
 KEYWORDS = re.compile(r"(?:, \w+=\w+)+")
@@ -131,6 +132,10 @@ def with_recipe(text, recipe):
     fit its own script."""
     base = recipe.script.read_text()
     changed = apply(recipe, base)
+    first = prepared(recipe, base)
+    if first != base:
+        with contextlib.suppress(ValueError):  # the text may have the recipe that this one comes after
+            return merge_scripts(first, text, changed, recipe.script.name)
     return merge_scripts(base, text, changed, recipe.script.name)
 
 

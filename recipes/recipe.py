@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 REQUIRED = "what", "why", "source", "script", "command"
-KEYS = *REQUIRED[:4], "also for", "command", "caught by", "measured effect"
+KEYS = *REQUIRED[:4], "after", "also for", "command", "caught by", "measured effect"
 # The plumbing of a script, which a recipe leaves as it is: from this line to the end of the function main
 PLUMBING = re.compile(r"^# That was PPO.*?^def main\(.*?(?=^\S)", re.MULTILINE | re.DOTALL)
 
@@ -109,8 +109,16 @@ def run_git(folder, *words, **options):
     return done.stdout
 
 
+def prepared(recipe, source):
+    """The text that the diff is of: that of a script, with the recipe that the header's "after" names, if any."""
+    if "after" in recipe.header:
+        return apply(read(ROOT / f"recipes/{recipe.header['after']}.diff"), source)
+    return source
+
+
 def apply(recipe, source):
     """The text of a script with the recipe applied, without fuzz; ValueError with git's message where that fails."""
+    source = prepared(recipe, source)
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder, recipe.header["script"])
         script.write_text(source)

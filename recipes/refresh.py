@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from recipes.merge import merge
-from recipes.recipe import ROOT, apply, plumbing, recipes, run_git
+from recipes.recipe import ROOT, apply, plumbing, prepared, recipes, run_git
 
 # Tests that run the scripts; those that only read them would fail with any change.
 TESTS = "gae loss golden normalize atari_wrappers lstm multidiscrete procgen run cli learning".split()
@@ -69,7 +69,7 @@ def refreshed(recipe):
     current = recipe.script.read_text()
     before, after = base(recipe)
     with contextlib.suppress(ValueError):
-        return recipe._replace(diff=diff(name, current, merge(before, current, after)))
+        return recipe._replace(diff=diff(name, prepared(recipe, current), merge(before, current, after)))
     # git writes a file with the conflict
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder, name)
@@ -86,7 +86,7 @@ def refreshed(recipe):
                 f"{recipe.name}: the script has changed in the same lines. Resolve {conflict.relative_to(ROOT)}, then "
                 f"put below the recipe's header what this prints: diff -U2 {name} {conflict.relative_to(ROOT)}"
             ) from None
-        return recipe._replace(diff=diff(name, current, script.read_text()))
+        return recipe._replace(diff=diff(name, prepared(recipe, current), script.read_text()))
 
 
 def write_index():

@@ -168,12 +168,8 @@ def test_a_run_with_memory_is_that_of_the_recipe_for_arrays(bootstrap, with_reci
 
 
 def test_what_it_cannot_train_on(made, tmp_path):
-    for options, message in [
-        ("--env-id NextStep-v0", "must reset an environment in the step that ends its episode"),
-        ("--env-id CartPole-v1", "takes a Box of floats with one axis"),
-    ]:
-        with pytest.raises(SystemExit, match=f"^error: .*{message}"):
-            train(made, f"{OPTIONS} {options}", tmp_path)
+    with pytest.raises(SystemExit, match="^error: .* must reset an environment in the step that ends its episode"):
+        train(made, f"{OPTIONS} --env-id NextStep-v0", tmp_path)
 
 
 def test_rewards_of_another_shape_end_the_run(made, tmp_path):

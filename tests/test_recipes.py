@@ -24,7 +24,7 @@ from script_table import ROOT, TEXTS, needs_procgen
 import enjoy
 import export
 from recipes import __main__ as program
-from recipes import pairs
+from recipes import merge, pairs
 from recipes import refresh as refreshing
 from recipes.recipe import apply, plumbing, read, recipes
 
@@ -114,7 +114,15 @@ def test_it_applies_without_fuzz(recipe):
     assert all(len(line) <= 121 for line in recipe.diff.splitlines() if line.startswith("+"))
 
 
-@of_recipes(*RECIPES[::10])
+@of_recipes(*[recipe for recipe in RECIPES if "after" in recipe.header])
+def test_it_comes_with_the_recipe_that_it_changes(recipe):
+    """It fits the script, and also what that recipe makes of it."""
+    script = recipe.script.read_text()
+    first = merge.with_recipe(script, by_name[recipe.header["after"]])
+    assert merge.with_recipe(script, recipe) == merge.with_recipe(first, recipe) == apply(recipe, script)
+
+
+@of_recipes(*[recipe for recipe in RECIPES if "after" not in recipe.header][::10])
 def test_a_users_command_makes_the_same_script(recipe, tmp_path):
     """patch, and git where there is none."""
     copy = Path(shutil.copy(recipe.script, tmp_path / recipe.script.name))
@@ -217,6 +225,19 @@ def test_a_recipe_that_still_applies_is_left_alone(refresh, tmp_path):
     file.write_text(text.replace("+++ s.py", "+++ my_s.py\t2026-01-01"))
     program.refresh(read(file))
     assert file.read_text() == text
+
+
+def test_a_recipe_after_another_follows_the_script(refresh, tmp_path):
+    """Its diff is of what the other one makes of the script."""
+    first = BEFORE.replace("if __name__", "def g():\n    pass\n\n\nif __name__")
+    second = first.replace("y + 1", "y + 2").replace("pass", "return 3")
+    (tmp_path / "recipes/with").mkdir(parents=True)
+    (tmp_path / "recipes/with/first.diff").write_text(HEADER + refreshing.diff("s.py", BEFORE, first))
+    header = HEADER.replace("command", "after: with/first\ncommand")
+    (tmp_path / "two.diff").write_text(header + refreshing.diff("s.py", first, second))
+    assert apply(refresh(BEFORE), BEFORE) == second
+    after = BEFORE.replace("def f(x)", "def f(x, z)")
+    assert apply(refresh(after), after) == second.replace("def f(x)", "def f(x, z)")
 
 
 def test_a_diff_does_not_depend_on_the_settings_of_git(refresh, tmp_path, monkeypatch):
