@@ -43,8 +43,10 @@ COLUMNS = {
     "Brax": ("brax",),
     "PureJaxRL": ("purejaxrl",),
     "Rejax": ("rejax",),
+    "Stoix": ("stoix",),
     "Spinning Up": ("spinningup",),
     "verl": ("verl",),
+    "TRL": ("trl",),
 }
 
 OURS = ", ".join(f"`{name}.py`" for name in COLUMNS["ours"])
@@ -433,7 +435,8 @@ WORDS = """
   advantages, losses, order and Adam, and in core 4. Elsewhere it is one update, from its first step on. In each column
   losses are measured in two epochs of two minibatches: of 24 steps, or 48 with continuous actions. Where two updates
   are measured, but for Spinning Up, they are measured in one of 120 as well, or 384. What begins with a third update,
-  or with larger minibatches, is in no row but those of the schedules. The recordings of [four libraries](between.md) have two updates.
+  or with larger minibatches, is in no row but those of the schedules. The recordings of [four libraries](between.md)
+  have two updates.
 - **Schedules** (core 4, aux 1) are those of a run with the defaults. A number that stands in an option, and that the
   library does not return for an update, is no measurement.
 - **Normalization** (continuous 6 to 9) is that which the library offers, whether PPO uses it by default or not.
@@ -449,6 +452,10 @@ WORDS = """
 - **verl** trains language models. Only its functions for advantages and losses were run, with the rollout of an
   environment in place of a response, which ends with its last token. Its trainer puts their results together, here the
   adapter does, so the entropy's sign is the adapter's.
+- **TRL** trains language models, too. 1.9.0 was run, as 1.16.0 has no PPO. Tables took the place of the models, and an
+  optimizer of the adapter that of its own, so the rows of Adam and of the gradient's bound are not measured. A response
+  is the rollout of an environment whose last step alone has a reward, and the reference model is the policy that acts.
+- **Stoix** was run with its `ff_ppo.py`, which is for discrete actions, on one device.
 - **RLlib's** learner adds a step to each episode that it is handed.
 - **lstm.** These rows are of a recurrent layer: an LSTM, or ikostrikov's GRU. One number takes the place of its state.
   This number tells from which earlier steps, and from which state before them, each step was computed.
