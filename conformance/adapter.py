@@ -81,9 +81,9 @@ def update(world, settings):
 def updates(world, settings, count):
     """Several updates, one after the other: each begins with the weights and with Adam's means that the last has left.
 
-    world, settings: as for update(). The world is played once more for each update. In each rollout old_policy and
-        old_value act, with the log standard deviations of the moment. A later rollout begins with the observation
-        behind the last step of the one before, whose row is M * N + n.
+    world, settings: as for update(), or those of its problem, if it answers with one. The world is played once more
+        for each update. In each rollout old_policy and old_value act, with the log standard deviations of the moment.
+        A later rollout begins with the observation behind the last step of the one before, whose row is M * N + n.
     count: int, the number of updates.
 
     Returns a list of problems.Update. Leave it out if update() is all that you have.

@@ -91,17 +91,21 @@ def groups(num_envs, per_environment):
     return [numbers]
 
 
-def normalize_observations(stream, per_environment=False, finals=False):
+def normalize_observations(stream, per_environment=False, finals=False, first=True):
     """Observations [T + 1, N, D] normalized by their running mean and deviation.
 
     per_environment: whether each environment has statistics of its own.
-    finals: whether the statistics include the last observations of episodes."""
+    finals: whether the statistics include the last observations of episodes.
+    first: whether the first observations of the run are normalized and counted."""
     T, N, D = stream.finals.shape
     normalized = np.zeros(stream.obs.shape)
     for group in groups(N, per_environment):
         moments = Moments((D,))
         for t in range(T + 1):
             obs = stream.obs[t, group].astype(float)
+            if t == 0 and not first:
+                normalized[t, group] = obs
+                continue
             if finals and t > 0:
                 ended = stream.ends[t - 1, group]
                 if ended.any():
@@ -147,6 +151,7 @@ def known_observations(stream):
     return {
         "over all environments": normalize_observations(stream),
         "over all, with last observations": normalize_observations(stream, finals=True),
+        "over all, without the first observations": normalize_observations(stream, first=False),
         "for each environment": normalize_observations(stream, per_environment=True),
         "for each, with last observations": normalize_observations(stream, per_environment=True, finals=True),
         "not normalized": stream.obs.astype(float),
@@ -158,6 +163,7 @@ def known_rewards(stream):
     early = scale_rewards(stream, per_environment=True, end_drops_step=False)
     return {
         "by the deviation of the return": scale_rewards(stream),
+        "by the deviation of the return, an end drops what came before it": scale_rewards(stream, end_drops_step=False),
         "by that of each environment": scale_rewards(stream, per_environment=True),
         "by that of each environment, an end drops what came before it": early,
         "by that of each environment, with a discount of 0.99": scale_rewards(stream, per_environment=True, gamma=0.99),

@@ -42,8 +42,11 @@ COLUMNS = {
     "TorchRL": ("torchrl",),
     "Brax": ("brax",),
     "PureJaxRL": ("purejaxrl",),
+    "Rejax": ("rejax",),
+    "Stoix": ("stoix",),
     "Spinning Up": ("spinningup",),
     "verl": ("verl",),
+    "TRL": ("trl",),
 }
 
 OURS = ", ".join(f"`{name}.py`" for name in COLUMNS["ours"])
@@ -91,9 +94,11 @@ SHORT = {
     "two networks": "separate",
     "the deviation itself is the parameter": "deviation",
     "clipped to [-1, 1], scaled to the bounds": "scaled",
+    "over all, without the first observations": "not the first",
     "for each, with last observations": "each alone, final too",
     "by that of each environment, an end drops what came before it": "each alone, ends early",
     "by that of each environment": "each alone",
+    "by the deviation of the return, an end drops what came before it": "ends early",
     "resized, then gray": "resized first",
     "the first frame, repeated": "repeated",
     "32 of 8 x 8 / 4, 64 of 4 x 4 / 2, 32 of 3 x 3 / 1, 512": "32 at last",
@@ -131,7 +136,9 @@ SUBJECTS = {
     "the log standard deviation is a parameter that starts at 0": "standard deviation of actions",
     "the environment gets the clipped action": "actions that the environment gets",
     "observations are normalized over all environments": "statistics of observations",
+    "normalized observations are clipped to [-10, 10]": "clip of observations",
     "rewards are divided by the deviation of the discounted return": "statistics of rewards",
+    "scaled rewards are clipped to [-10, 10]": "clip of rewards",
     "recurrent layer: orthogonal weights, gain 1, all gates as one": "recurrent weights",
     "its biases are zero": "recurrent biases",
     "one bias of it is trained": "trained biases of the recurrent layer",
@@ -401,6 +408,7 @@ WORDS = """
 | core 10 | x 1 | the mean squared error times `vf_coef` |
 | core 10 | averaged | with continuous actions, the mean over the components takes the place of their sum |
 | core 11 | each network | the policy's gradient and the value's are clipped by norms of their own |
+| core 11 | each number | each number of the gradient is clipped to the bound, and not its norm |
 | core 12 | k1, k3 | the mean of -log ratio; the mean of ratio - 1 - log ratio |
 | core 12 | exact | the KL divergence of the distributions, old to new |
 | atari 5 | resized first | frames are resized, then turned gray |
@@ -412,6 +420,8 @@ WORDS = """
 | continuous 5 | scaled | clipped to [-1, 1], then scaled to the bounds |
 | continuous 6, 8 | each alone | every environment has its own statistics |
 | continuous 6 | final too | the statistics include the last observations of episodes |
+| continuous 6 | not the first | the first observations of a run are neither normalized nor counted |
+| continuous 7, 9 | none | normalized numbers are not clipped |
 | continuous 8 | ends early | an end removes the reward sums before its step, not behind it |
 | lstm 1 | two | two biases are trained |
 | lstm 4 | cut anywhere | sequences of consecutive steps, which begin and end wherever a minibatch does |
@@ -423,9 +433,10 @@ WORDS = """
   why.
 - **Two updates**, one after the other, are measured where the last row of core 3 has a word: in the rows of
   advantages, losses, order and Adam, and in core 4. Elsewhere it is one update, from its first step on. In each column
-  losses are measured in two epochs of two minibatches: of 24 steps, or 48 with continuous actions. This project's are
-  measured in one of 120 as well, or 384. What begins with a third update, or with larger minibatches, is in no row but
-  those of the schedules. The recordings of [four libraries](between.md) have two updates.
+  losses are measured in two epochs of two minibatches: of 24 steps, or 48 with continuous actions. Where two updates
+  are measured, but for Spinning Up, they are measured in one of 120 as well, or 384. What begins with a third update,
+  or with larger minibatches, is in no row but those of the schedules. The recordings of [four libraries](between.md)
+  have two updates.
 - **Schedules** (core 4, aux 1) are those of a run with the defaults. A number that stands in an option, and that the
   library does not return for an update, is no measurement.
 - **Normalization** (continuous 6 to 9) is that which the library offers, whether PPO uses it by default or not.
@@ -441,6 +452,10 @@ WORDS = """
 - **verl** trains language models. Only its functions for advantages and losses were run, with the rollout of an
   environment in place of a response, which ends with its last token. Its trainer puts their results together, here the
   adapter does, so the entropy's sign is the adapter's.
+- **TRL** trains language models, too. 1.9.0 was run, as 1.16.0 has no PPO. Tables took the place of the models, and an
+  optimizer of the adapter that of its own, so the rows of Adam and of the gradient's bound are not measured. A response
+  is the rollout of an environment whose last step alone has a reward, and the reference model is the policy that acts.
+- **Stoix** was run with its `ff_ppo.py`, which is for discrete actions, on one device.
 - **RLlib's** learner adds a step to each episode that it is handed.
 - **lstm.** These rows are of a recurrent layer: an LSTM, or ikostrikov's GRU. One number takes the place of its state.
   This number tells from which earlier steps, and from which state before them, each step was computed.

@@ -236,6 +236,18 @@ class Update:
     added: np.ndarray | None = None
 
 
+def split_updates(actions, steps, **last):
+    """The Updates of several rollouts, each with as many of the steps.
+
+    actions: a list of the actions of each rollout, or of lists of those of its steps.
+    last: what else is known of the last Update, by name. What is not given of the others follows from the world.
+    """
+    count = len(actions)
+    size = len(steps) // count
+    found = [Update(np.array(each), steps[i * size : (i + 1) * size]) for i, each in enumerate(actions)]
+    return [*found[:-1], replace(found[-1], **last)]
+
+
 def make_world(kind="discrete", truncations=False, masks=False, seed=5):
     """A World whose numbers tell all alternatives apart: 4 environments of 12 steps, or of 24 for continuous actions.
 

@@ -184,13 +184,13 @@ def mark_differences(rows, others, where):
             row.result = OTHER if other.result == OTHER else NO
 
 
-def check_second_update(adapter, world, rows):
+def check_second_update(adapter, world, settings, rows):
     """Changes the rows of LOSSES, and that of the order, where the second of two updates does something else."""
-    answers = adapter.updates(world, LOSS, 2)
+    answers = adapter.updates(world, settings, 2)
     if answers is None:
         return
     factor = adapter.second_of_schedule("clip_range") or 1.0  # by default it may fall
-    settings = dataclasses.replace(LOSS, clip_coef=LOSS.clip_coef * factor)
+    settings = dataclasses.replace(settings, clip_coef=settings.clip_coef * factor)
     first, second = answers
     second = dataclasses.replace(second, steps=[later_step(step, world) for step in second.steps])
     losses = explain_losses(later_world(world, second.steps[0]), settings, second)
@@ -395,16 +395,17 @@ def explain_steps(world, settings, answer, losses):
     return exact if exact.error <= of_torch.error else of_torch
 
 
-def carried_row(adapter, world, steps):
+def carried_row(adapter, world, settings, steps):
     """The row of what Adam has of the first update when the second begins.
 
+    world, settings: the question that the adapter answers for one update.
     steps: the Explanation of explain_steps, by which one update takes its steps.
 
     Notes as adapter.second_rate how large the rate of the second is, relative to that of the first."""
     row = STEPS["carried"]
     if not steps.reproduced:
         return Row(*row, UNKNOWN, "nothing known reproduces the first update")
-    answers = adapter.updates(world, STEP, 2)
+    answers = adapter.updates(world, settings, 2)
     if answers is None:
         return Row(*row, UNKNOWN, adapter.errors["updates"])
     first, second = answers
@@ -413,12 +414,12 @@ def carried_row(adapter, world, steps):
         return Row(*row, UNKNOWN, "the gradient before it is clipped is not known")
     known, roundings, all_weights = known_of_steps(both)
     known = [{"change of the weights": each["change of the weights"]} for each in known]
-    clipped = [clip_tables(step, step.gradient, STEP, steps.best, steps.added) for step in both]
+    clipped = [clip_tables(step, step.gradient, settings, steps.best, steps.added) for step in both]
     rates = {}
 
     def predict(choice):
         predicted, _ = reference.adam_changes(
-            clipped, all_weights, STEP.learning_rate, steps.best | choice, second=len(first.steps)
+            clipped, all_weights, settings.learning_rate, steps.best | choice, second=len(first.steps)
         )
         predicted = [join(each) for each in predicted]
         # The rate of the second update is the one that fits best: the schedule has a row of its own.
@@ -493,8 +494,7 @@ def rows_of_updates(adapter, kind):
     if not adapter.option("LOOP", True):
         return rows + unknown([*MINIBATCHES.values(), *STEPS.values()], "the user writes the loop")
     rows.append(order_row(answer, world))
-    if answer.problem is None:
-        check_second_update(adapter, world, rows)
+    check_second_update(adapter, answered_world, settings, rows)
     rows.append(uneven_row(adapter, world))
     answer = adapter.update(world, STEP)
     if answer is None:
@@ -505,7 +505,7 @@ def rows_of_updates(adapter, kind):
     except BadAnswer as error:
         return rows + unknown(STEPS.values(), str(error))
     rows += step_rows(steps)
-    rows.append(carried_row(adapter, world, steps))
+    rows.append(carried_row(adapter, answered_world, settings, steps))
     if adapter.has("trace"):
         replaced = {LOSSES["scope"], MINIBATCHES["order"]}
         rows = [row for row in rows if (row.detail, row.title) not in replaced]

@@ -18,11 +18,11 @@ from script_table import ROOT
 
 from conformance import __main__ as command
 from conformance import adapter as template
-from conformance import answers, atari, explanation, measure, page, reference, updates
+from conformance import answers, atari, explanation, measure, normalization, page, reference, updates
 from conformance import images as network
 from conformance import recurrence as recurrent
 from conformance.adapters import ours, ppo2, single_file
-from conformance.problems import Refused, Settings, Step, Update, make_world
+from conformance.problems import Refused, Settings, Step, Update, make_world, split_updates
 from recipes import recipe as recipe_files
 
 RECIPES = {recipe.file.stem: recipe for recipe in recipe_files.recipes() if recipe.file.parent.name == "without"}
@@ -719,6 +719,22 @@ def test_advantages_are_told_apart():
         choices = reference.choices(reference.ADVANTAGES)
         answers = [[reference.advantages(world, updates.LOSS, choice)] for choice in choices]
         assert apart(answers) > explanation.APART * explanation.TOLERANCE
+
+
+def test_normalizations_are_told_apart():
+    stream = normalization.make_stream()
+    for known in (normalization.known_observations(stream), normalization.known_rewards(stream)):
+        for limit in (10.0, np.inf):
+            answers = [[{"numbers": np.clip(array, -limit, limit)}] for array in known.values()]
+            assert apart(answers) > explanation.APART * explanation.TOLERANCE
+
+
+def test_several_updates_are_divided():
+    steps = [Step(np.array([number]), {}, {}) for number in range(6)]
+    first, last = split_updates([[[1]], [[2]]], steps, returns=np.ones((1, 1)))
+    assert [step.rows.item() for step in first.steps] == [0, 1, 2] and first.returns is None
+    assert [step.rows.item() for step in last.steps] == [3, 4, 5] and last.returns == 1
+    assert first.actions == 1 and last.actions == 2
 
 
 def test_masks_are_told_apart():

@@ -9,7 +9,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack,
 
 from conformance.adapters.emulator import Emulator
 from conformance.adapters.torch_tables import Recorder, describe_image_network, layers
-from conformance.problems import Player, Stream, Update, make_world
+from conformance.problems import Player, Stream, make_world, split_updates
 
 NAME = "Stable-Baselines3"
 VERSION = stable_baselines3.__version__
@@ -120,17 +120,20 @@ def learn(world, settings, learning=None, prepare=None, updates=1, **options):
     return model, recorder
 
 
-def update(world, settings, **options):
-    model, recorder = learn(world, settings, **options)
+def updates(world, settings, count, **options):
+    model, recorder = learn(world, settings, updates=count, **options)
     buffer = model.rollout_buffer
-    player = model.env.player
     # train() has flattened the buffer, environment by environment
     advantages, returns = (
         array.reshape(world.num_envs, world.num_steps).T for array in (buffer.advantages, buffer.returns)
     )
     logged = {"approx_kl": model.logger.name_to_value.get("train/approx_kl")}
-    actions = np.array(player.actions).reshape(world.actions.shape)
-    return Update(actions, recorder.steps, advantages, returns, logged)
+    actions = [np.array(each).reshape(world.actions.shape) for each in model.env.player.rollouts]
+    return split_updates(actions, recorder.steps, advantages=advantages, returns=returns, logged=logged)
+
+
+def update(world, settings, **options):
+    return updates(world, settings, 1, **options)[0]
 
 
 def advantages(world, settings):

@@ -17,7 +17,7 @@ from torch import nn
 
 from conformance.adapters.proxy import Proxy
 from conformance.adapters.torch_tables import Memory, Recorder, describe_image_network, layers, recurrent_weights
-from conformance.problems import Player, Settings, Stream, Update, make_world
+from conformance.problems import Player, Settings, Stream, make_world, split_updates
 
 FILES = {
     "discrete": "ppo.py",
@@ -187,13 +187,17 @@ class Scripts:
                 exec(main, namespace)
         return namespace, envs.player, recorder
 
-    def update(self, world, settings):
+    def updates(self, world, settings, count):
         if world.kind not in self.KINDS:
             return None
-        namespace, player, recorder = self.train(world, settings)
-        actions = np.array(player.actions).reshape(world.actions.shape)
-        found = [namespace[name].numpy() for name in ("advantages", "returns")]
-        return Update(actions, recorder.steps, *found, {"approx_kl": namespace["approx_kl"].item()})
+        namespace, player, recorder = self.train(world, settings, count)
+        actions = [np.array(each).reshape(world.actions.shape) for each in player.rollouts]
+        last = {name: namespace[name].numpy() for name in ("advantages", "returns")}
+        return split_updates(actions, recorder.steps, **last, logged={"approx_kl": namespace["approx_kl"].item()})
+
+    def update(self, world, settings):
+        updates = self.updates(world, settings, 1)
+        return updates and updates[0]
 
     def advantages(self, world, settings):
         namespace, *_ = self.train(world, settings)

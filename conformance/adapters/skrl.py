@@ -9,7 +9,7 @@ from skrl.memories.torch import RandomMemory
 from skrl.models.torch import CategoricalMixin, DeterministicMixin, GaussianMixin, Model, MultiCategoricalMixin
 
 from conformance.adapters.torch_tables import Recorder
-from conformance.problems import Player, Settings, Update, make_world
+from conformance.problems import Player, Settings, later_world, make_world, split_updates
 
 NAME = "skrl"
 VERSION = skrl.__version__
@@ -112,12 +112,17 @@ def play(world, settings, updates=1):
     return agent, player, recorder
 
 
-def update(world, settings):
-    agent, player, recorder = play(world, settings)
+def updates(world, settings, count):
+    agent, player, recorder = play(world, settings, count)
     returns = agent.memory.get_tensor_by_name("returns").squeeze(-1).numpy()
-    actions = np.array(player.actions).reshape(world.actions.shape)
-    values = world.old_value[: returns.size].reshape(returns.shape)
-    return Update(actions, recorder.steps, returns - values, returns)
+    actions = [np.array(each).reshape(world.actions.shape) for each in player.rollouts]
+    played = later_world(world) if count > 1 else world
+    values = played.old_value[: returns.size].reshape(returns.shape)
+    return split_updates(actions, recorder.steps, advantages=returns - values, returns=returns)
+
+
+def update(world, settings):
+    return updates(world, settings, 1)[0]
 
 
 def advantages(world, settings):

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from conformance.adapters.torch_tables import Recorder, layers
-from conformance.problems import Player, Settings, Step, Update, make_world
+from conformance.problems import Player, Settings, Step, Update, make_world, split_updates
 
 
 class OneProcess:
@@ -190,6 +190,18 @@ def update(world, settings):
     actions = np.array(player.actions).reshape(alone.actions.shape)
     logged = {"approx_kl": Log.newest["KL"]}
     return Update(actions, pair(recorder.steps), found, returns, logged, problem=(alone, settings))
+
+
+def updates(world, settings, count):
+    """For a world of one environment, and settings of one minibatch."""
+    if world.kind not in KINDS or world.num_envs > 1 or settings.num_minibatches > 1:
+        return None
+    player, recorder, found, returns = play(world, settings, count)
+    steps = []
+    for of_update in np.split(np.arange(len(recorder.steps)), count):
+        steps += pair([recorder.steps[i] for i in of_update])
+    actions = [np.array(each).reshape(world.actions.shape) for each in player.rollouts]
+    return split_updates(actions, steps, advantages=found, returns=returns)
 
 
 def advantages(world, settings):

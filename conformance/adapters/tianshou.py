@@ -13,7 +13,7 @@ from torch import nn
 from torch.distributions import Independent, Normal
 
 from conformance.adapters.torch_tables import Recorder
-from conformance.problems import Player, Settings, Update, make_world
+from conformance.problems import Player, Settings, make_world, split_updates
 
 NAME = "tianshou"
 VERSION = tianshou.__version__
@@ -68,12 +68,11 @@ def make_algorithm(world, settings, recorder):
     )
 
 
-def fill(world):
+def fill(world, player):
     """A buffer with a world's steps and its prescribed actions; an end has its last observation as obs_next."""
-    player = Player(world)
     buffer = VectorReplayBuffer(world.rewards.size, world.num_envs)
     show = lambda rows: np.float32(rows)[:, None]  # noqa: E731
-    obs = show(player.reset())
+    obs = show(world.rows(world.num_steps) if player.rollouts else player.reset())
     for t in range(world.num_steps):
         rows, rewards, terminated, truncated, finals = player.step(world.actions[t])
         ended = terminated | truncated
@@ -84,31 +83,41 @@ def fill(world):
     return buffer
 
 
-def update(world, settings):
-    if world.kind not in KINDS:
-        return None
-    np.random.seed(1)
-    buffer = fill(world)
-    with Recorder(world) as recorder:
-        algorithm = make_algorithm(world, settings, recorder)
-        with policy_within_training_step(algorithm.policy):
-            algorithm.update(buffer, world.rewards.size // settings.num_minibatches, settings.update_epochs)
-    found = advantages(world, settings)
-    return Update(world.actions, recorder.steps, found["advantages"], found["returns"])
-
-
-def advantages(world, settings):
-    """What PPO adds to a batch before it makes its minibatches."""
-    buffer = fill(world)
-    with Recorder(world) as recorder:
-        algorithm = make_algorithm(world, settings, recorder)
-        batch, indices = buffer.sample(0)
-        batch = algorithm._preprocess_batch(batch, buffer, indices)
+def estimate(algorithm, buffer, world):
+    """What PPO adds to a batch before it makes its minibatches: {"advantages": [M, N], "returns": [M, N]}."""
+    batch, indices = buffer.sample(0)
+    batch = algorithm._preprocess_batch(batch, buffer, indices)
     by_envs = world.num_envs, world.num_steps
     return {
         "advantages": batch.adv.numpy().reshape(by_envs).T,
         "returns": batch.returns.numpy().reshape(by_envs).T,
     }
+
+
+def updates(world, settings, count):
+    if world.kind not in KINDS:
+        return None
+    np.random.seed(1)
+    player = Player(world)
+    with Recorder(world) as recorder:
+        algorithm = make_algorithm(world, settings, recorder)
+        for _ in range(count):
+            buffer = fill(world, player)
+            found = estimate(algorithm, buffer, world)
+            with policy_within_training_step(algorithm.policy):
+                algorithm.update(buffer, world.rewards.size // settings.num_minibatches, settings.update_epochs)
+    return split_updates([world.actions] * count, recorder.steps, **found)
+
+
+def update(world, settings):
+    answer = updates(world, settings, 1)
+    return answer and answer[0]
+
+
+def advantages(world, settings):
+    with Recorder(world) as recorder:
+        algorithm = make_algorithm(world, settings, recorder)
+        return estimate(algorithm, fill(world, Player(world)), world)
 
 
 def environment_actions(samples, low, high):
@@ -124,7 +133,7 @@ def schedules(updates):
     """The learning rates that reach its optimizer, which its factory makes with its defaults."""
     world = make_world()
     settings = Settings(num_minibatches=1, update_epochs=1)
-    buffer = fill(world)
+    buffer = fill(world, Player(world))
     with Recorder(world) as recorder:
         algorithm = make_algorithm(world, settings, recorder)
         for _ in range(updates):
