@@ -20,6 +20,7 @@ from benchmark.experiments import experiments_of
 from benchmark.results import RESULTS, ROOT, WINDOW, load
 from benchmark.scores import compare, mean_and_deviation, mean_and_interval, scores, short_steps
 from benchmark.tables import read_rows
+from benchmark.untuned import scores as untuned
 
 SB3 = "Stable-Baselines3"
 # The script and environment of each panel of the picture
@@ -244,7 +245,7 @@ def worlds_table(results, root=""):
 def with_scores(text, experiments, results, root=""):
     """A text with the tables between its marks: all scores, those after equal steps on Atari and on Procgen, the tuned
     settings of the tasks that the mark names, what sums up all tuned settings, the time to a score, tuned settings of
-    other worlds, and what keeps a return that was reached.
+    other worlds, what keeps a return that was reached, and settings on tasks that nobody tuned.
 
     `root` is the way from the text's folder to the root of the checkout, for links."""
 
@@ -266,12 +267,14 @@ def with_scores(text, experiments, results, root=""):
             lines = worlds_table(results, root)
         elif name == "collapse":
             lines = collapse.rows(results)
+        elif name == "untuned":
+            lines = untuned.table(read_rows(Path(results, "untuned", "scores.csv")))
         elif name == "time to a score":
             lines = time_to_score.table(read_rows(Path(results, time_to_score.TABLE.name)))
         return "\n".join([begin, *lines, end])
 
     # from <!-- NAME --> or <!-- tuned TASK ... --> to <!-- /NAME -->, over several lines
-    names = "scores|equal steps|procgen|variables|tuned|aggregate|time to a score|worlds|collapse"
+    names = "scores|equal steps|procgen|variables|tuned|aggregate|time to a score|worlds|collapse|untuned"
     return re.sub(rf"(?s)(<!-- ({names})(.*?) -->).*?(<!-- /\2 -->)", section, text)
 
 

@@ -1,0 +1,59 @@
+"""Tasks for settings that should hold where nobody tuned them, and the table of their scores."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+from benchmark.tables import read_rows
+from benchmark.untuned import ours, scores
+from benchmark.untuned.scores import add
+
+
+@pytest.fixture
+def table(tmp_path, monkeypatch):
+    monkeypatch.setattr(scores, "TABLE", tmp_path / "untuned" / "scores.csv")
+
+
+def row(**values):
+    default = dict(task="Arm-v0", who="ours", gamma=0.9, seed=101, steps=1000, score=-1, training=-1, cpu_seconds=2)
+    return default | dict(versions="", commit="") | values
+
+
+@pytest.mark.parametrize("task", ["ScaledArm-v0", "ScaledPusher-v5", "CartAndWrist-v0"])
+def test_actions_have_one_scale(task):
+    space = gym.make(task).action_space
+    assert (space.low == -1).all() and (space.high == 1).all()
+
+
+@pytest.mark.filterwarnings("ignore:.*Box observation space")
+def test_the_cart_is_an_environment():
+    check_env(gym.make("CartAndWrist-v0").unwrapped, skip_render_check=True)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_each_motor_moves_its_own_part(axis):
+    env = gym.make("CartAndWrist-v0").unwrapped
+    env.reset(seed=1)
+    before = list(env.places)
+    env.step(np.eye(2, dtype=np.float32)[axis])
+    moved = [place != old for place, old in zip(env.places, before, strict=True)]
+    assert moved == [axis == 0, axis == 1]
+
+
+def test_gamma_is_chosen_by_old_seeds(table):
+    add(row(seed=1, gamma=0.9, training=-3))
+    add(row(seed=1, gamma=0.99, training=-2))
+    add(row(seed=101, gamma=0.9, training=-1))
+    assert ours.best_gamma("Arm-v0") == 0.99
+
+
+def test_the_table_has_new_seeds_after_all_steps(table):
+    add(row(seed=1, score=-50))
+    add(row(seed=102, score=-20))
+    add(row(seed=101, score=-10))
+    peer = dict(who="Stable-Baselines3, defaults", gamma="")
+    add(row(**peer, seed=1, steps=500, score=-99))
+    add(row(**peer, seed=1, steps=1000, score=-30, cpu_seconds=7))
+    [line] = scores.table(read_rows(scores.TABLE))[2:]
+    assert line == "| Arm-v0 | 1,000 | 0.9 |  | -15 (-20 -10) | -30 |  | 2, 7 |"
