@@ -30,7 +30,7 @@ from benchmark.tables import read_rows
 from benchmark.untuned import scores
 
 WHO = "ours"
-SETTINGS = "--num-envs 8 --num-steps 256 --num-minibatches 16 --learning-rate 1e-3 --bootstrap-truncated"
+SETTINGS = "--num-envs 8 --num-steps 256 --num-minibatches 32 --learning-rate 1e-3 --bootstrap-truncated"
 # The recipes that ppo_seeds.py needs, by the kind of actions
 RECIPES = {"Box": ("without/core-9", "with/seeds-continuous"), "Discrete": ("without/core-9",)}
 PACKAGES = "torch", "gymnasium", "numpy", "mujoco"
