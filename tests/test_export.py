@@ -232,7 +232,7 @@ def test_noise_in_the_network_is_seeded(tmp_path, monkeypatch):
     """So a difference that export.py finds can be found again."""
     edits = {"return self.get_policy(obs), values": "return Categorical(torch.randn(len(obs), 2)), values"}
     # which ends the training of such an agent
-    edits['torch.testing.assert_close(logprobs, batch["logprobs"], equal_nan=True)'] = "pass"
+    edits['assert is_same, "get_policy() and forward() give different policies"'] = "pass"
     run = edited(PPO, edits, CLOCK, tmp_path, monkeypatch)
     actions = []
     for seed in (0, 0, 1):
