@@ -103,9 +103,15 @@ def link(name):
     return f"[{name}](with/{name}.diff)"
 
 
+def errors():
+    """The lines of pairs.md about ERRORS."""
+    for reason, (names, others) in ERRORS.items():
+        yield f"- {', '.join(names.split())} with {', '.join(others.split())}: {reason}"
+
+
 def show():
     """Prints the pairs that do not fit and how many do, and writes pairs.md."""
-    lines = [PAGE + "\n".join(f"- {reason}" for reason in ERRORS), ""]
+    lines = [PAGE + "\n".join(errors()), ""]
     for script in SCRIPTS:
         found = conflicts(script)
         for (one, other), reason in found.items():

@@ -11,12 +11,11 @@ goes to results/untuned/scores.csv.
 import contextlib
 import os
 import resource
-import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-import gymnasium as gym
 import numpy as np
 import tyro
 
@@ -31,8 +30,7 @@ from benchmark.untuned import scores
 
 WHO = "ours"
 SETTINGS = "--num-envs 8 --num-steps 256 --num-minibatches 32 --learning-rate 1e-3 --bootstrap-truncated"
-# The recipes that ppo_seeds.py needs, by the kind of actions
-RECIPES = {"Box": ("without/core-9", "with/seeds-continuous"), "Discrete": ("without/core-9",)}
+RECIPES = "without/core-9", "with/seeds-continuous"
 PACKAGES = "torch", "gymnasium", "numpy", "mujoco"
 GAMES = 20
 
@@ -78,17 +76,16 @@ def main(
     total_timesteps: int,
     seeds: tuple[int, ...] = (1, 2, 3),
     gammas: tuple[float, ...] = (),
-    settings: str = SETTINGS,
     folder: Path = ROOT / "build" / "untuned",
 ):
     if not gammas:
         gammas = (best_gamma(task),)
-    recipes = RECIPES[type(gym.make(task).action_space).__name__]
-    script = write_script("ppo_seeds.py", recipes, folder)
-    commit = about_recipes("ppo_seeds.py", recipes)["commit"]
+    script = write_script("ppo_seeds.py", RECIPES, folder)
+    commit = about_recipes("ppo_seeds.py", RECIPES)["commit"]
     runs_folder = folder / "runs" / f"{task}__{total_timesteps}__{'_'.join(map(str, (*seeds, *gammas)))}"
     words = ["--env-id", f"benchmark.untuned.tasks:{task}", "--total-timesteps", total_timesteps, "--no-cuda"]
-    words += [*shlex.split(settings), "--seeds", *seeds, "--gamma", *gammas, "--runs-folder", runs_folder]
+    words += [*SETTINGS.split(), "--seeds", *seeds, "--gamma", *gammas, "--runs-folder", runs_folder]
+    shutil.rmtree(runs_folder, ignore_errors=True)  # agents of an earlier call, perhaps with other settings
     before = cpu_seconds()
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, script, *map(str, words)], check=True, cwd=ROOT, env=environment)
