@@ -4,13 +4,14 @@
     python -m benchmark.compare runs --a ppo --b my_ppo --env-id CartPole-v1 --steps 10000 100000
     python -m benchmark.compare runs --a ppo --b my_ppo
 
-The first writes runs/curves.svg, with a panel for each environment, and prints the scores. The legend leaves out the
-options that all experiments of a panel share. The second runs Welch's
+The first writes runs/curves.svg, with a panel for each environment, and prints the scores. The second runs Welch's
 t-test at the 5% level. The third does so in every environment that has both, and summarizes the environments by
-median, mean and interquartile mean. An experiment is named by its --exp-name, or by its script. Where its runs have
-different options, the name alone means the defaults; add options for the others: --a "ppo --learning-rate 0.001".
-Without --steps, the longest run of each experiment counts, and scores are compared after the steps of the shorter of
-these two. Runs that are left out are named.
+median, mean and interquartile mean.
+
+An experiment is named by its --exp-name, or by its script, with the options that differ between the experiments of an
+environment. Where its runs have different options, the name alone means the defaults; add options for the others:
+--a "ppo --learning-rate 0.001". Without --steps, the longest run of each experiment counts, and scores are compared
+after the steps of the shorter of these two. Runs that are left out are named.
 """
 
 import argparse
@@ -41,11 +42,12 @@ class Unclear(Exception):
 
 
 class Names(NamedTuple):
-    """The names of an experiment, from the shortest on. Only the whole name is that of no other."""
+    """The names of an experiment. Only the whole name is that of no other."""
 
     script: str  # "my_ppo", the script or the --exp-name
-    without_steps: str  # "my_ppo --gamma 0.9"
-    whole: str  # "my_ppo --gamma 0.9 --total-timesteps 2048"
+    without_steps: str  # "my_ppo --gamma 0.9 --num-envs 8"
+    whole: str  # "my_ppo --gamma 0.9 --num-envs 8 --total-timesteps 2048"
+    short: str = ""  # "my_ppo --gamma 0.9", where the others have other values of gamma and of nothing else
 
 
 def names_of(about):
@@ -76,10 +78,10 @@ def choose(experiments, name):
 
     experiments: {whole name: [(folder, about), ...]} of one environment."""
     names = []
-    for runs in experiments.values():
-        _, about = runs[0]
-        names.append(names_of(about))
-    for kind in ("whole", "without_steps", "script"):
+    for whole, short in short_names(experiments).items():
+        _, about = experiments[whole][0]
+        names.append(names_of(about)._replace(short=short))
+    for kind in ("whole", "short", "without_steps", "script"):
         meant = [each.whole for each in names if getattr(each, kind) == name]
         if len(meant) == 1:
             return meant[0]
@@ -171,19 +173,32 @@ def show(table):
         print("  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip())
 
 
-def short_names(named):
-    """The names for a picture, {whole name: name}, without the options that all experiments of an environment share.
+def shared_options(experiments):
+    """The options, {name: value}, that are not the default and that all experiments of an environment have.
 
-    named: {whole name: [(folder, about), ...]}"""
-    abouts = {whole: runs[0][1] for whole, runs in named.items()}
+    experiments: {whole name: [(folder, about), ...]}"""
+    first, *others = (runs[0][1]["options"] for runs in experiments.values())
+    shared = {}
+    for name, value in first.items():
+        if name != "exp_name" and all(name in other and other[name] == value for other in others):
+            shared[name] = value
+    return shared
+
+
+def short_names(experiments):
+    """{whole name: short name} of the experiments of an environment, {whole name: [(folder, about), ...]}.
+
+    A short name has the options that differ between the experiments, also where they have the default."""
+    shared = shared_options(experiments)
+    abouts = {whole: runs[0][1] for whole, runs in experiments.items()}
+    different = {name for about in abouts.values() for name in about["options"] if name not in shared}
     short = {}
     for whole, about in abouts.items():
-        different = {}
-        for name, value in about["options"].items():
-            has_value = [name in other["options"] and other["options"][name] == value for other in abouts.values()]
-            if name == "exp_name" or not all(has_value):
-                different[name] = value
-        short[whole] = names_of(about | {"options": different}).whole
+        known = about["args"] | about["options"]  # the second has the values of a resume, too
+        options = {name: known[name] for name in sorted(different) if name in known and name != "exp_name"}
+        if "exp_name" in about["options"]:
+            options["exp_name"] = about["options"]["exp_name"]
+        short[whole] = names_of(about | {"options": options}).whole
     return short
 
 
@@ -193,6 +208,9 @@ def draw_all(folder, experiments):
     panels = {}
     for env_id, named in experiments.items():
         short = short_names(named)
+        shared = [option_text(name, value) for name, value in shared_options(named).items()]
+        if shared and len(named) > 1:
+            print(f"{env_id}, all: {' '.join(shared)}")
         for whole, runs in named.items():
             by_seed = read_runs(runs)
             if not by_seed:
@@ -204,7 +222,7 @@ def draw_all(folder, experiments):
                 if run.about["run"] not in scored_folders:
                     print(f"not in the score: {run.about['run']}, stopped at {run.about['steps']:,} steps")
             values = scores(experiment.scored_runs)
-            table.append([env_id, whole, experiment.steps_text, with_count(mean_and_deviation(values), values)])
+            table.append([env_id, short[whole], experiment.steps_text, with_count(mean_and_deviation(values), values)])
             panels.setdefault(env_id, []).append((short[whole], experiment.ours))
     if not panels:
         raise SystemExit(f"error: {folder} has no run that can be drawn")

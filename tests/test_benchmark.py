@@ -1012,10 +1012,14 @@ def test_experiments_of_a_folder(run, tmp_path, capsys, monkeypatch):
             start(*pair, name)
         assert "broken: JSONDecodeError" in capsys.readouterr().out  # it may be the reason
     lines = start()
-    assert sum(line.startswith("CartPole-v1 ") for line in lines) == 3 and str(folder / "curves.svg") in "".join(lines)
+    assert "CartPole-v1, all: --total-timesteps 2048" in lines and str(folder / "curves.svg") in "".join(lines)
+    rows = [re.split("  +", line)[1] for line in lines if line.startswith("CartPole-v1 ")]
+    names = ["my_ppo --gamma 0.99", "ppo --gamma 0.9", "ppo --gamma 0.99"]  # the default, too, where others differ
+    assert sorted(rows) == names
     picture = (folder / "curves.svg").read_text()
     assert picture.count(", 2 runs</text>") == 3 and "total-timesteps" not in picture  # which all have
-    assert all(f">{name}, 2 runs<" in picture for name in ("ppo", "ppo --gamma 0.9", "my_ppo"))
+    assert all(f">{name}, 2 runs<" in picture for name in names)
+    assert "ppo --gamma 0.9 --total-timesteps 2048 (b)" in "".join(start(*pair[:3], names[2], "--b", names[1]))
 
 
 def test_long_names_in_a_picture(tmp_path):

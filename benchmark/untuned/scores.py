@@ -22,7 +22,7 @@ SIDES = {
     "random": "random",
     "ours": "ours",
     "Stable-Baselines3, defaults": "SB3, defaults",
-    "Stable-Baselines3, zoo": "SB3, Pendulum's",
+    "Stable-Baselines3, zoo": "SB3, RL Zoo",
 }
 
 

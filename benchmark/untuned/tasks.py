@@ -1,8 +1,10 @@
 """Tasks for settings that should hold where nobody tuned them. import benchmark.untuned.tasks registers them.
 
-Their actions are scaled to [-1, 1], as docs/environment.md advises.
+Box actions are scaled to [-1, 1], as docs/environment.md advises. The tasks whose names begin with Discrete choose
+among -1, 0 and 1 for each of them.
 """
 
+import itertools
 from functools import partial
 
 import gymnasium as gym
@@ -57,6 +59,16 @@ def make_scaled(env_id, **options):
     return gym.wrappers.RescaleAction(gym.make(env_id, **options), np.float32(-1), np.float32(1))
 
 
+def make_discrete(env_id, **options):
+    """An environment of gymnasium with Discrete actions: each stands for -1, 0 or 1 in each component of a Box."""
+    env = make_scaled(env_id, **options)
+    choices = np.array([*itertools.product((-1, 0, 1), repeat=env.action_space.shape[0])], dtype=np.float32)
+    return gym.wrappers.TransformAction(env, lambda action: choices[action], gym.spaces.Discrete(len(choices)))
+
+
 gym.register("ScaledArm-v0", partial(make_scaled, "benchmark.ablation.arm:Arm-v0"))
 gym.register("ScaledPusher-v5", partial(make_scaled, "Pusher-v5"))
 gym.register("CartAndWrist-v0", CartAndWrist, max_episode_steps=200)
+gym.register("DiscretePendulum-v1", partial(make_discrete, "Pendulum-v1"))
+gym.register("DiscreteReacher-v5", partial(make_discrete, "Reacher-v5"))
+gym.register("DiscreteCartAndWrist-v0", partial(make_discrete, "CartAndWrist-v0"))
