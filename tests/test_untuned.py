@@ -16,14 +16,20 @@ def table(tmp_path, monkeypatch):
 
 
 def row(**values):
-    default = dict(task="Arm-v0", who="ours", gamma=0.9, seed=101, steps=1000, score=-1, training=-1, cpu_seconds=2)
-    return default | dict(versions="", commit="") | values
+    default = dict(task="Arm-v0", who="ours", gamma=0.9, learning_rate=1e-3, seed=101, steps=1000)
+    return default | dict(score=-1, training=-1, cpu_seconds=2, versions="", commit="") | values
 
 
 @pytest.mark.parametrize("task", ["ScaledArm-v0", "ScaledPusher-v5", "CartAndWrist-v0"])
 def test_actions_have_one_scale(task):
     space = gym.make(task).action_space
     assert (space.low == -1).all() and (space.high == 1).all()
+
+
+def test_discrete_actions_are_all_choices():
+    env = gym.make("DiscreteCartAndWrist-v0")
+    choices = [tuple(env.get_wrapper_attr("func")(action)) for action in range(env.action_space.n)]
+    assert len(set(choices)) == 9 and set(np.ravel(choices)) == {-1, 0, 1}
 
 
 @pytest.mark.filterwarnings("ignore:.*Box observation space")
@@ -41,11 +47,12 @@ def test_each_motor_moves_its_own_part(axis):
     assert moved == [axis == 0, axis == 1]
 
 
-def test_gamma_is_chosen_by_old_seeds(table):
+def test_options_are_chosen_by_old_seeds(table):
     add(row(seed=1, gamma=0.9, training=-3))
     add(row(seed=1, gamma=0.99, training=-2))
     add(row(seed=101, gamma=0.9, training=-1))
-    assert ours.best_gamma("Arm-v0") == 0.99
+    add(row(seed=1, gamma=0.99, learning_rate=3e-3, training=-4))
+    assert ours.best_options("Arm-v0") == (0.99, 1e-3)
 
 
 def test_the_table_has_new_seeds_after_all_steps(table):
@@ -56,4 +63,4 @@ def test_the_table_has_new_seeds_after_all_steps(table):
     add(row(**peer, seed=1, steps=500, score=-99))
     add(row(**peer, seed=1, steps=1000, score=-30, cpu_seconds=7))
     [line] = scores.table(read_rows(scores.TABLE))[2:]
-    assert line == "| Arm-v0 | 1,000 | 0.9 |  | -15 (-20 -10) | -30 |  | 2, 7 |"
+    assert line == "| Arm-v0 | 1,000 | 0.9, 0.001 |  | -15 (-20 -10) | -30 |  | 2, 7 |"

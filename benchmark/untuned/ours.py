@@ -1,11 +1,11 @@
 """Trains agents of ppo_seeds.py side by side with the settings of docs/environment.md, and plays 20 games with each.
 
-    python -m benchmark.untuned.ours ScaledPusher-v5 --total-timesteps 81920 --gammas 0.9 0.95 0.99
+    python -m benchmark.untuned.ours ScaledPusher-v5 --total-timesteps 81920
     python -m benchmark.untuned.ours ScaledPusher-v5 --total-timesteps 81920 --seeds 101 102 103 104 105
 
-The first command compares values of gamma. The second takes the one that was best in it, by the mean returns of the
-last 100 episodes of training, and trains on seeds that chose nothing. A row for each agent, and one of random play,
-goes to results/untuned/scores.csv.
+The first command compares values of gamma and, where actions are Discrete, of the learning rate. The second, with seeds
+from 101 on, takes those that were best in the first, by the mean returns of the last 100 episodes of training. A row
+for each agent, and one of random play, goes to results/untuned/scores.csv.
 """
 
 import contextlib
@@ -15,7 +15,9 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
+import gymnasium as gym
 import numpy as np
 import tyro
 
@@ -29,19 +31,42 @@ from benchmark.tables import read_rows
 from benchmark.untuned import scores
 
 WHO = "ours"
-SETTINGS = "--num-envs 8 --num-steps 256 --num-minibatches 32 --learning-rate 1e-3 --bootstrap-truncated"
-RECIPES = "without/core-9", "with/seeds-continuous"
+COMMON = "--num-envs 8 --bootstrap-truncated"
+
+
+class Settings(NamedTuple):
+    """The settings of docs/environment.md for one kind of actions."""
+
+    options: str
+    recipes: tuple
+    gammas: tuple
+    learning_rates: tuple
+
+
+BOX = Settings(
+    f"{COMMON} --num-steps 256 --num-minibatches 32",
+    ("without/core-9", "with/seeds-continuous"),
+    gammas=(0.9, 0.95, 0.99),
+    learning_rates=(1e-3,),
+)
+DISCRETE = Settings(
+    f"{COMMON} --num-steps 128 --num-minibatches 8 --update-epochs 10",
+    ("without/core-9",),
+    gammas=(0.95, 0.99),
+    learning_rates=(1e-3, 3e-3),
+)
 PACKAGES = "torch", "gymnasium", "numpy", "mujoco"
 GAMES = 20
 
 
-def best_gamma(task):
-    """The gamma whose agents in the table, of the first command, had the highest training returns on average."""
+def best_options(task):
+    """(gamma, learning rate) of the agents in the table, of the first command, whose training returns were highest."""
     returns = {}
     for row in read_rows(scores.TABLE):
         if row["task"] == task and row["who"] == WHO and int(row["seed"]) < scores.NEW_SEEDS:
-            returns.setdefault(float(row["gamma"]), []).append(float(row["training"]))
-    return max(returns, key=lambda gamma: np.mean(returns[gamma]))
+            options = float(row["gamma"]), float(row["learning_rate"])
+            returns.setdefault(options, []).append(float(row["training"]))
+    return max(returns, key=lambda options: np.mean(returns[options]))
 
 
 def cpu_seconds():
@@ -61,6 +86,7 @@ def row_of(folder, seconds, commit):
         "task": about["env_id"].rpartition(":")[2],
         "who": WHO,
         "gamma": options.get("gamma", 0.99),
+        "learning_rate": options["learning_rate"],
         "seed": about["seed"],
         "steps": about["steps"],
         "score": round(float(np.mean(returns)), 3),
@@ -75,25 +101,28 @@ def main(
     task: tyro.conf.Positional[str],
     total_timesteps: int,
     seeds: tuple[int, ...] = (1, 2, 3),
-    gammas: tuple[float, ...] = (),
     folder: Path = ROOT / "build" / "untuned",
 ):
-    if not gammas:
-        gammas = (best_gamma(task),)
-    script = write_script("ppo_seeds.py", RECIPES, folder)
-    commit = about_recipes("ppo_seeds.py", RECIPES)["commit"]
-    runs_folder = folder / "runs" / f"{task}__{total_timesteps}__{'_'.join(map(str, (*seeds, *gammas)))}"
+    settings = BOX if isinstance(gym.make(task).action_space, gym.spaces.Box) else DISCRETE
+    gammas, rates = settings.gammas, settings.learning_rates
+    if min(seeds) >= scores.NEW_SEEDS:
+        gamma, rate = best_options(task)
+        gammas, rates = (gamma,), (rate,)
+    script = write_script("ppo_seeds.py", settings.recipes, folder)
+    commit = about_recipes("ppo_seeds.py", settings.recipes)["commit"]
+    runs_folder = folder / "runs" / f"{task}__{total_timesteps}__{'_'.join(map(str, seeds))}"
     words = ["--env-id", f"benchmark.untuned.tasks:{task}", "--total-timesteps", total_timesteps, "--no-cuda"]
-    words += [*SETTINGS.split(), "--seeds", *seeds, "--gamma", *gammas, "--runs-folder", runs_folder]
+    words += [*settings.options.split(), "--seeds", *seeds, "--gamma", *gammas, "--learning-rate", *rates]
+    words += ["--runs-folder", runs_folder]
     shutil.rmtree(runs_folder, ignore_errors=True)  # agents of an earlier call, perhaps with other settings
     before = cpu_seconds()
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, script, *map(str, words)], check=True, cwd=ROOT, env=environment)
-    share = (cpu_seconds() - before) / (len(seeds) * len(gammas))
+    share = (cpu_seconds() - before) / (len(seeds) * len(gammas) * len(rates))
     for run in sorted(runs_folder.iterdir()):
         scores.add(row_of(run, share, commit))
     score = round(float(np.mean(random_returns(task, GAMES))), 3)
-    scores.add({"task": task, "who": "random", "gamma": "", "seed": "", "steps": "", "score": score})
+    scores.add(dict.fromkeys(scores.KEYS, "") | {"task": task, "who": "random", "score": score})
 
 
 if __name__ == "__main__":

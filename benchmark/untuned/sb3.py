@@ -67,6 +67,7 @@ def main():
         "task": args.task,
         "who": f"Stable-Baselines3, {args.settings}",
         "gamma": model.gamma,
+        "learning_rate": "0.001 to 0" if callable(model.learning_rate) else model.learning_rate,
         "seed": args.seed,
         "steps": model.num_timesteps,
         "score": round(float(score), 3),

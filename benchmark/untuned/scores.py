@@ -14,8 +14,8 @@ from benchmark.tables import put_row
 TABLE = RESULTS / "untuned" / "scores.csv"
 # score: the mean return of 20 games without exploration. training: that of the last 100 episodes of training.
 # cpu_seconds: of training; for agents of one process, their share of it.
-COLUMNS = "task who gamma seed steps score training cpu_seconds versions commit".split()
-KEYS = "task", "who", "gamma", "seed", "steps"
+COLUMNS = "task who gamma learning_rate seed steps score training cpu_seconds versions commit".split()
+KEYS = "task", "who", "gamma", "learning_rate", "seed", "steps"
 NEW_SEEDS = 101  # seeds from here on chose nothing
 # {who: the head of a column}
 SIDES = {
@@ -52,7 +52,7 @@ def scores_text(values):
 def table(rows):
     """The lines of the table in Markdown: a row for each task with the scores of all agents, and CPU seconds of one."""
     lines = [
-        f"| task | steps | gamma | {' | '.join(SIDES.values())} | CPU seconds |",
+        f"| task | steps | gamma, rate | {' | '.join(SIDES.values())} | CPU seconds |",
         "|---|---:|---|---|---|---|---|---|",
     ]
     for task in dict.fromkeys(row["task"] for row in rows):
@@ -60,7 +60,8 @@ def table(rows):
         ours = found["ours"]
         if not ours:
             continue
-        cells = [task, f"{int(ours[0]['steps']):,}", ours[0]["gamma"]]
+        options = f"{ours[0]['gamma']}, {ours[0]['learning_rate']}"
+        cells = [task, f"{int(ours[0]['steps']):,}", options]
         cells += [scores_text([float(row["score"]) for row in each]) for each in found.values()]
         seconds = []
         for who, each in found.items():
