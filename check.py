@@ -332,7 +332,7 @@ class RandomSteps:
         self.rewards = []
         self.lengths = []  # of the episodes that ended
         self.cut = 0  # the number of these that a time limit ended
-        self.logged = 0  # the number of these whose return is in the info
+        self.returns = []  # of those that the infos report
         self.problem = ""
 
     def take(self, count):
@@ -352,7 +352,8 @@ class RandomSteps:
             if terminated or truncated:
                 self.lengths.append(length)
                 self.cut += int(truncated and not terminated)
-                self.logged += int("episode" in info)
+                if "episode" in info:
+                    self.returns.append(float(np.asarray(info["episode"]["r"]).item()))
                 length = 0
                 obs, info = env.reset()
 
@@ -498,6 +499,8 @@ def check_episodes(steps, page):
     if lengths:
         shortest = f"{min(lengths)} to " if min(lengths) < max(lengths) else ""
         text = f"{len(lengths)} episodes of {shortest}{max(lengths)} steps"
+        if steps.returns:
+            text += f", with a mean return of {np.mean(steps.returns):.4g}"
         if steps.cut:
             page.note(f"{text}; {steps.cut} cut by a time limit: see --bootstrap-truncated")
         else:
@@ -506,7 +509,7 @@ def check_episodes(steps, page):
         page.note(f"no episode ended; the time limit is {limits[0]} steps")
     else:
         page.warn("no episode ended: no return would be logged; register it with max_episode_steps")
-    if len(lengths) >= 10 and steps.logged == 0:
+    if len(lengths) >= 10 and not steps.returns:
         page.warn('no info of an episode\'s last step has the key "episode": no return would be logged')
 
 

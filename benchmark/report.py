@@ -161,7 +161,7 @@ def fresh(rows):
 def tuned_table(results, tasks=(), root=""):
     """The lines of a table in Markdown of results/tuned/games.csv, of all tasks by default."""
     rows = read_games(results)
-    names = ["environment", "script", "steps", "minutes", "ours", "seeds", "seeds of the tuning", "SB3", "seeds of SB3"]
+    names = ["environment", "script", "steps", "minutes", "ours", "runs", "ours, tuning seeds", "SB3", "SB3 runs"]
     lines = table_head([*names, "zoo", "solved"])
     for task in tasks or dict.fromkeys(row["task"] for row in rows):
         ours = [row for row in rows if row["task"] == task and row["who"] == "ours"]
