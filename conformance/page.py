@@ -162,7 +162,7 @@ MOVES = [
         "CleanRL",
         ["a time limit counts as an end", "the value's factor is vf_coef / 2"],
         "**From Stable-Baselines3 to CleanRL**, `vf_coef` must be doubled for the same value loss, and the value is "
-        "clipped. A time limit ends an episode without a bootstrap, so a task with time limits has other returns.",
+        "clipped. A time limit ends an episode without a bootstrap, so value targets differ on tasks with time limits.",
     ),
     Move(
         "rsl_rl",
@@ -350,8 +350,8 @@ QUESTION = """
 
 *For those who use another PPO, compare scores of two, or wrote one.*
 
-Two PPOs have the same settings and other scores: what does each of them do? In short, measured by running them, with
-the words of [the table](#the-table) in brackets; rows that were not measured do not count:
+Two PPO implementations with the same settings score differently: what does each of them do? In short, measured by
+running them, with the words of [the table](#the-table) in brackets; rows that were not measured do not count:
 """
 
 HEAD = """
@@ -374,8 +374,8 @@ The other rows have no such margin. Initial weights are orthogonal if they are s
 about a tenth, tells from which distribution they were drawn. Orders, sizes, layers and types are read from what was
 recorded, and compared as they are.
 
-All implementations had the same clip range, coefficients, discount and bound of the gradient norm. Switches were at
-each library's default.
+All implementations had the same clip range, coefficients, discount and `max_grad_norm`. Switches were at each library's
+default, but for [rl_games](#what-was-run).
 """
 
 WORDS = """
@@ -402,7 +402,7 @@ WORDS = """
 | core 7 | rollout | normalized over all steps of the rollout, before they are divided into minibatches |
 | core 7 | rollout, more | RLlib: the mean and the deviation include the steps that its learner adds |
 | core 8 | 0.2 KL | the loss has 0.2 times the exact KL divergence, with a factor that changes after an update |
-| core 9 | none | the library clips the value only if asked to |
+| core 9 | none | the change of the value is not clipped, by default or because there is no such option |
 | core 9 | clipped alone | the loss is that of the clipped value, even where the other is larger |
 | core 10 | at most 10 | a squared error of the value above 10 has no gradient |
 | core 10 | x 1 | the mean squared error times `vf_coef` |
@@ -422,7 +422,7 @@ WORDS = """
 | continuous 6 | final too | the statistics include the last observations of episodes |
 | continuous 6 | not the first | the first observations of a run are neither normalized nor counted |
 | continuous 7, 9 | none | normalized numbers are not clipped |
-| continuous 8 | ends early | an end removes the reward sums before its step, not behind it |
+| continuous 8 | ends early | at the end of an episode, the discounted sum is 0 before its last reward, not after it |
 | lstm 1 | two | two biases are trained |
 | lstm 4 | cut anywhere | sequences of consecutive steps, which begin and end wherever a minibatch does |
 
@@ -431,12 +431,11 @@ WORDS = """
 - **Not measured.** A cell is empty where the library leaves the matter to its user (models, in TorchRL the loop), has
   no such actions, or is run here without it (Brax's loop is one compiled function). Rows in `conformance/results` say
   why.
-- **Two updates**, one after the other, are measured where the last row of core 3 has a word: in the rows of
-  advantages, losses, order and Adam, and in core 4. Elsewhere it is one update, from its first step on. In each column
-  losses are measured in two epochs of two minibatches: of 24 steps, or 48 with continuous actions. Where two updates
-  are measured, but for Spinning Up, they are measured in one of 120 as well, or 384. What begins with a third update,
-  or with larger minibatches, is in no row but those of the schedules. The recordings of [four libraries](between.md)
-  have two updates.
+- **Updates.** In the columns with an entry in the last row of core 3, two consecutive updates are measured (rows of
+  advantages, losses, order and Adam, and core 4), in all others one. Losses are measured in two epochs of two
+  minibatches of 24 steps, or of 48 with continuous actions. The columns with two updates, but for Spinning Up, are also
+  measured with a single minibatch of 120 steps, or of 384. What begins with a third update, or with larger minibatches,
+  would be seen in the rows of the schedules alone. The recordings of [four libraries](between.md) have two updates.
 - **Schedules** (core 4, aux 1) are those of a run with the defaults. A number that stands in an option, and that the
   library does not return for an update, is no measurement.
 - **Normalization** (continuous 6 to 9) is that which the library offers, whether PPO uses it by default or not.
@@ -457,6 +456,8 @@ WORDS = """
   is the rollout of an environment whose last step alone has a reward, and the reference model is the policy that acts.
 - **Stoix** was run with its `ff_ppo.py`, which is for discrete actions, on one device.
 - **RLlib's** learner adds a step to each episode that it is handed.
+- **rl_games** has no default for some switches. They were set as in its examples: advantages are normalized, values and
+  gradients clipped, observations not normalized, and there is no loss for the bounds of actions.
 - **lstm.** These rows are of a recurrent layer: an LSTM, or ikostrikov's GRU. One number takes the place of its state.
   This number tells from which earlier steps, and from which state before them, each step was computed.
 - **aux 4** was measured with a rollout in which some actions are invalid.

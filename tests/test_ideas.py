@@ -99,10 +99,10 @@ def test_the_slope_beyond_the_clip_range(made):
 
 
 def test_the_clip_is_a_penalty_of_each_step(made):
-    """Its gradient is that of r A - beta KL, where beta is r where the clip acts and else 0, and KL is -log r.
+    """Its gradient is that of r A - beta log r, where beta is r A where the clip acts, held constant, and else 0.
 
     So "KLip-PPO" (arXiv 2606.23932) is the clip by another name."""
-    advantages = torch.tensor(ADVANTAGES)
+    advantages = torch.tensor(ADVANTAGES) * torch.linspace(0.5, 2, len(ADVANTAGES))
     gradients = []
     for objective in (clipped_objective, penalized_objective):
         logratio = torch.tensor(RATIOS).log().requires_grad_()
