@@ -163,6 +163,7 @@ def test_healthy(check_script):
     assert "my_ppo.py on Acrobot-v1 (as my_ppo.make_env makes it), seed 1" in page
     assert "get_policy() = forward()" in page and "ratio 1 ±" in page and "update 2 begins with the same" in page
     assert "0 errors, 0 warnings, " in page and "500,000 steps will take about" in page
+    assert "2 episodes of 500 steps, with a mean return of -500" in page
 
 
 FORWARD = "        return self.get_policy(obs), values\n"
