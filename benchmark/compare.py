@@ -177,6 +177,8 @@ def shared_options(experiments):
     """The options, {name: value}, that are not the default and that all experiments of an environment have.
 
     experiments: {whole name: [(folder, about), ...]}"""
+    if not experiments:
+        return {}
     first, *others = (runs[0][1]["options"] for runs in experiments.values())
     shared = {}
     for name, value in first.items():

@@ -1011,6 +1011,9 @@ def test_experiments_of_a_folder(run, tmp_path, capsys, monkeypatch):
         with pytest.raises(SystemExit, match=said):
             start(*pair, name)
         assert "broken: JSONDecodeError" in capsys.readouterr().out  # it may be the reason
+    with pytest.raises(SystemExit, match="there are no runs on this environment"):
+        start("--env-id", "Acrobot-v1", "--a", "ppo", "--b", "my_ppo")
+    capsys.readouterr()
     lines = start()
     assert "CartPole-v1, all: --total-timesteps 2048" in lines and str(folder / "curves.svg") in "".join(lines)
     rows = [re.split("  +", line)[1] for line in lines if line.startswith("CartPole-v1 ")]
