@@ -13,7 +13,7 @@
 Each rollout is used once. Importance ratios correct for the older agent that made it: after the first update it is one
 update older, unless --no-concurrency is given. The algorithm ends with the function learn().
 
-Marks such as [core 5] refer to docs/details.md, paths such as common/models.py to openai/baselines.
+Marks such as [core 11] refer to docs/details.md, paths such as common/models.py to openai/baselines.
 """
 
 import atexit

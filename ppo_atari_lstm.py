@@ -224,7 +224,7 @@ def make_workers(makers, args, mode):
 
 
 def make_envs(args, folder=None):
-    """[core 1] N environments stepped as one, each reset in the step that ends its episode (common/cmd_util.py).
+    """[core 1] N environments stepped as one, each reset in the step that ends its episode (common/vec_env).
 
     So the observation after an episode's last step is the first of the next episode; infos["final_obs"] has the last.
     folder: where --capture-video puts its videos; None records nothing."""
@@ -288,7 +288,7 @@ def nature_cnn(channels):
 
 
 class Agent(nn.Module):
-    """[core 13] [atari 8] Policy and value function as one network with two heads (common/policies.py)."""
+    """[core 13] [atari 8] Policy and value function as one network with two heads and a memory (cnn_lstm of ppo2)."""
 
     def __init__(self, envs, bf16=False):
         super().__init__()
@@ -302,7 +302,7 @@ class Agent(nn.Module):
         nn.init.orthogonal_(self.lstm.weight_hh_l0)
         nn.init.zeros_(self.lstm.bias_ih_l0)
         nn.init.zeros_(self.lstm.bias_hh_l0)
-        self.lstm.bias_hh_l0.requires_grad_(False)  # TensorFlow has one bias, so torch's second one stays 0
+        self.lstm.bias_hh_l0.requires_grad_(False)  # ppo2 has one bias, so torch's second one stays 0
         self.policy = layer_init(nn.Linear(128, actions), std=0.01)
         self.value = layer_init(nn.Linear(128, 1), std=1.0)
 
@@ -315,8 +315,8 @@ class Agent(nn.Module):
         """[lstm 5] The policy and the values, float32 [T * E], of T steps of E environments, and the final state.
 
         obs: uint8 [T * E, 84, 84, channels]; state: (h_0, c_0) as in nn.LSTM, float32 [1, E, 128] each;
-        dones: bool [T * E], true where an observation begins an episode.
-        """
+        dones: bool [T * E], true where an observation begins an episode after another. Row t * E + e is step t of
+        environment e."""
         frames = obs.movedim(-1, 1)
         pixels = (frames.bfloat16() if self.bf16 else frames.float()) / 255  # [atari 9] scaled to [0, 1]
         with torch.autocast(obs.device.type, torch.bfloat16, enabled=self.bf16):  # [speed]

@@ -48,7 +48,7 @@ from tqdm import tqdm
 @dataclasses.dataclass(frozen=True)
 class Args:
     # run
-    seed: int = 1  # seed of torch and of environment 0; environment i gets seed + i; a resume adds its step
+    seed: int = 1  # seed of torch and of EnvPool, which gives each game its own from it; a resume adds its step
     exp_name: str = Path(__file__).stem  # name of the experiment, part of the run folder's name
     runs_folder: str = "runs"  # folder in which the run's folder is created
     cuda: bool = True  # use a GPU if there is one
@@ -215,7 +215,7 @@ def layer_init(layer, std=math.sqrt(2)):
 
 
 class Residual(nn.Sequential):
-    """[procgen 1] Layers with a skip connection, float32 [B, depth, H, W] to the same shape."""
+    """[procgen 1] A ReLU, then layers, and a skip connection around both, float32 [B, depth, H, W] to the same."""
 
     def forward(self, x):
         return super().forward(x.relu()).add_(x)
@@ -231,7 +231,7 @@ def impala_cnn(channels):
             first = nn.Conv2d(depth, depth, 3, padding=1)
             second = nn.Conv2d(depth, depth, 3, padding=1)
             layers.append(Residual(first, nn.ReLU(inplace=True), second))
-    # [speed] Flatten stands before the ReLU, so that the gradient has the memory order of the activations
+    # Flatten stands before the ReLU, as in ppo2; [speed] so the gradient has the memory order of the activations
     network = nn.Sequential(*layers, nn.Flatten(), nn.ReLU(), nn.Linear(32 * 8 * 8, 256), nn.ReLU())
     for name, weights in network.named_parameters():
         if name.endswith("bias"):

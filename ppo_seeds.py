@@ -161,7 +161,7 @@ def make_workers(makers, args, mode):
 
 
 def make_envs(args, folder=None):
-    """[core 1] N environments stepped as one, each reset in the step that ends its episode (common/cmd_util.py).
+    """[core 1] N environments stepped as one, each reset in the step that ends its episode (common/vec_env).
 
     So the observation after an episode's last step is the first of the next episode; infos["final_obs"] has the last.
     folder: where --capture-video puts its videos; None records nothing."""
