@@ -20,9 +20,10 @@ Some texts fit, and training begins with an error. They count as pairs that do n
 """
 # Recipes that take each other's place, so that no two of a group make sense together
 ALTERNATIVES = {
-    "the policy's objective": "ano average-policy clip-higher drift dual-clip kl-penalty rollback spo",
+    "the policy's objective": "ano average-policy bounded-ratio clip-higher drift dual-clip kl-penalty rollback spo "
+    "truly-ppo",
     "what values are, or how their loss is clipped": "symlog-values two-hot value-clip value-normalization",
-    "the entropy bonus": "entropy-reward entropy-schedule",
+    "the entropy bonus": "entropy-critic entropy-reward entropy-schedule",
     "the optimizer": "a2c adam-relative equal-betas muon",
     "the learning rate": "kl-learning-rate schedule",
     "how minibatches are made of a rollout": "lstm lstm-continuous mask-lstm prioritized-segments",

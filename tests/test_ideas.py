@@ -36,12 +36,20 @@ def made(with_recipe):
 # objectives
 
 
+def loss_of(module, ratios, returns, new_logits=None, values=None, third=None, **columns):
+    """What ppo_loss returns for steps with these ratios and returns; `values` are those of the network now, and
+    `third` is its third output."""
+    zeros, logprobs = torch.zeros(len(ratios)), torch.tensor(ratios).log()
+    values = zeros if values is None else values
+    policy = SimpleNamespace(log_prob=lambda actions: logprobs, entropy=lambda: zeros, logits=new_logits)
+    minibatch = dict.fromkeys(("obs", "actions", "logprobs", "values"), zeros) | {"returns": torch.tensor(returns)}
+    outputs = (policy, values) if third is None else (policy, values, third)
+    return module.ppo_loss(lambda obs: outputs, minibatch | columns, module.Args())
+
+
 def policy_loss(module, ratios, advantages, **columns):
     """The policy's part of ppo_loss for steps with these ratios and advantages, of mean 0 and deviation 1."""
-    zeros, logprobs = torch.zeros(len(ratios)), torch.tensor(ratios).log()
-    policy = SimpleNamespace(log_prob=lambda actions: logprobs, entropy=lambda: zeros)
-    minibatch = dict.fromkeys(("obs", "actions", "logprobs", "values"), zeros) | {"returns": torch.tensor(advantages)}
-    stats = module.ppo_loss(lambda obs: (policy, zeros), minibatch | columns, module.Args())[1]
+    _, stats = loss_of(module, ratios, advantages, **columns)
     return stats["policy_loss"].item(), stats["clipfrac"].item()
 
 
@@ -98,6 +106,39 @@ def test_the_slope_beyond_the_clip_range(made):
     assert share == 5 / 8
 
 
+def test_the_penalty_where_the_policy_has_gone_too_far(made):
+    """Two states, whose policies have moved by a KL divergence above and below the limit of 0.03."""
+    old = torch.tensor([[0.5, 0.5], [0.5, 0.5]]).log().repeat_interleave(4, 0)
+    new = torch.tensor([[0.7, 0.3], [0.55, 0.45]]).log().repeat_interleave(4, 0)
+    far = -0.5 * math.log(4 * 0.7 * 0.3)
+    assert far > 0.03 > -0.5 * math.log(4 * 0.55 * 0.45) > 0
+    ratios, advantages = [1.4, 0.6, 0.6, 1.4] * 2, [1.0, 1.0, -1.0, -1.0] * 2  # better, worse, better and worse
+    loss, _ = policy_loss(made("truly-ppo").module, ratios, advantages, new_logits=new, logits=old)
+    assert loss == pytest.approx(-np.mean(np.multiply(ratios, advantages)) + 2 / 8 * 5 * far, abs=1e-6)
+
+
+def test_the_ends_of_the_clip_range(made):
+    """Each ratio is drawn to the end on the side of its return's distance from the median, not from the value."""
+    module = made("bounded-ratio").module
+    ratios, returns, medians = [1.3, 1.1, 0.9, 1.1], [3.0, 1.0, 1.0, -2.0], [2.0, 0.0, 2.0, 2.0]
+    values = torch.tensor([1.0, 2.0, 0.0, 1.0])
+    stats = loss_of(module, ratios, returns, values=values, third=torch.tensor(medians))[1]
+    expected = np.mean([2 * (1.3 - 1.2), 1 * (1.2 - 1.1), 1 * (0.9 - 0.8), 3 * (1.1 - 0.8)])
+    assert stats["policy_loss"].item() == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_loss_of_the_median(made):
+    """It is least at the median of returns, whose mean is far from it."""
+    returns, losses = [0.0, 30.0, 500.0], {}
+    for median in 0.0, 30.0, np.mean(returns), 500.0:
+        medians = torch.full((3,), median)
+        loss, stats = loss_of(made("bounded-ratio").module, [1.0] * 3, returns, third=medians)
+        losses[median] = stats["median_loss"].item()
+        rest = stats["policy_loss"] - 0.01 * stats["entropy"] + 0.5 * stats["value_loss"]
+        assert loss.item() == pytest.approx(rest.item() + losses[median])
+    assert min(losses, key=losses.get) == 30.0
+
+
 def test_the_clip_is_a_penalty_of_each_step(made):
     """Its gradient is that of r A - beta log r, where beta is r A where the clip acts, held constant, and else 0.
 
@@ -134,6 +175,35 @@ def test_the_entropy_as_a_reward(made, tmp_path):
         rewards += seen
     added = np.sort((rewards[1] - rewards[0]).ravel())
     assert added == pytest.approx(np.sort(-0.5 * logprobs[0].numpy()), abs=1e-6) and added.min() > 0.1
+
+
+def test_the_advantages_of_the_entropy(made, tmp_path):
+    """GAE of the negative log probabilities, with its own discount and lambda, gives the critic of the entropy."""
+    script = made("entropy-critic")
+    options = f"{SMALL} --env-id CartPole-v1 --total-timesteps 64 --num-minibatches 1 --update-epochs 1"
+    options += " --entropy-gamma 0.9 --entropy-gae-lambda 0.3"
+    with watched(script.module, "gae", lambda *columns: copy.deepcopy(columns)) as calls:
+        with watched(script.module, "ppo_loss", lambda agent, minibatch, args: dict(minibatch)) as minibatches:
+            train(script, options, tmp_path)
+    (minibatch,), (of_rewards, of_entropies) = minibatches, calls
+    assert of_rewards[-2:] == (0.99, 0.95) and of_entropies[-2:] == (0.9, 0.3)
+    assert (of_entropies[2] == of_rewards[2]).all() and (of_entropies[1] != of_rewards[1]).any()
+    assert np.sort(of_entropies[0].ravel()) == pytest.approx(np.sort(-minibatch["logprobs"].numpy()), abs=1e-6)
+    advantages = minibatch["entropy_returns"] - minibatch["entropy_values"]
+    expected = script.module.gae(*of_entropies)
+    assert np.sort(advantages.numpy()) == pytest.approx(np.sort(expected.ravel()), abs=1e-5)
+
+
+def test_the_loss_with_the_advantages_of_the_entropy(made):
+    """They count before the normalization, and the second critic has a squared error of its own."""
+    module, entropy_values = made("entropy-critic").module, torch.tensor([3.0, 5.0])
+    columns = {"entropy_returns": torch.tensor([4.0, 404.0]), "entropy_values": torch.tensor([2.0, 4.0])}
+    # 1 + 0.01 * 2 and -1 + 0.01 * 400: the second is the larger one, so they become -1 and 1
+    loss, stats = loss_of(module, [1.1, 0.9], [1.0, -1.0], third=entropy_values, **columns)
+    assert stats["policy_loss"].item() == pytest.approx((1.1 - 0.9) / 2, abs=1e-5)
+    assert stats["entropy_value_loss"].item() == pytest.approx((1**2 + 399**2) / 4)
+    expected = stats["policy_loss"] + 0.5 * stats["value_loss"] + 0.5 * stats["entropy_value_loss"]
+    assert loss.item() == pytest.approx(expected.item())
 
 
 def test_the_drift(made):
