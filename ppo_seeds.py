@@ -414,17 +414,17 @@ def losses_of_agents(agent, minibatch, args):
 
     minibatch: as that of ppo_loss, with an axis S in front. An option in args is the same number for all agents, or a
     tensor [S]. The network computes its outputs for all agents at once; vmap then gives ppo_loss those of one agent."""
-    policy, values, *_ = agent(minibatch["obs"])
+    policy, values, *more = agent(minibatch["obs"])  # an edited agent may return more
     options = {}  # those that differ between agents; with --compile the others are tensors, too, but without an axis
     for name, value in vars(args).items():
         if isinstance(value, torch.Tensor) and value.dim() == 1:
             options[name] = value
 
-    def loss_of_one(outputs, values, minibatch, options):
+    def loss_of_one(outputs, values, more, minibatch, options):
         policy = Categorical(**outputs)
 
         def computed(obs):  # in place of the agent, whose outputs are there already
-            return policy, values
+            return policy, values, *more
 
         return ppo_loss(computed, minibatch, dataclasses.replace(args, **options))
 
@@ -432,11 +432,12 @@ def losses_of_agents(agent, minibatch, args):
     # changes them by no more than rounding.
     outputs = {"logits": policy.logits}
     if len(values) > 1:
-        return torch.vmap(loss_of_one)(outputs, values, minibatch, options)
+        return torch.vmap(loss_of_one)(outputs, values, more, minibatch, options)
     # [speed] A single agent does without vmap, which would double the time of the loss.
     outputs = {name: output[0] for name, output in outputs.items()}
+    more = [output[0] for output in more]
     minibatch = {name: column[0] for name, column in minibatch.items()}
-    loss, stats = loss_of_one(outputs, values[0], minibatch, options)
+    loss, stats = loss_of_one(outputs, values[0], more, minibatch, options)
     return loss.unsqueeze(0), {name: scalar.unsqueeze(0) for name, scalar in stats.items()}
 
 

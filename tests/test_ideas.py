@@ -38,10 +38,10 @@ def made(with_recipe):
 
 def loss_of(module, ratios, returns, new_logits=None, values=None, third=None, **columns):
     """What ppo_loss returns for steps with these ratios and returns; `values` are those of the network now, and
-    `third` is its third output."""
+    `third` is its third output. The entropy is 1."""
     zeros, logprobs = torch.zeros(len(ratios)), torch.tensor(ratios).log()
     values = zeros if values is None else values
-    policy = SimpleNamespace(log_prob=lambda actions: logprobs, entropy=lambda: zeros, logits=new_logits)
+    policy = SimpleNamespace(log_prob=lambda actions: logprobs, entropy=lambda: zeros + 1, logits=new_logits)
     minibatch = dict.fromkeys(("obs", "actions", "logprobs", "values"), zeros) | {"returns": torch.tensor(returns)}
     outputs = (policy, values) if third is None else (policy, values, third)
     return module.ppo_loss(lambda obs: outputs, minibatch | columns, module.Args())
@@ -107,36 +107,56 @@ def test_the_slope_beyond_the_clip_range(made):
 
 
 def test_the_penalty_where_the_policy_has_gone_too_far(made):
-    """Two states, whose policies have moved by a KL divergence above and below the limit of 0.03."""
+    """Two states, whose policies have moved by a KL divergence above and below the limit of 0.03. In the first, the
+    one step of four whose objective has risen pays, and is pulled back."""
     old = torch.tensor([[0.5, 0.5], [0.5, 0.5]]).log().repeat_interleave(4, 0)
-    new = torch.tensor([[0.7, 0.3], [0.55, 0.45]]).log().repeat_interleave(4, 0)
+    new = torch.tensor([[0.7, 0.3], [0.55, 0.45]]).log().repeat_interleave(4, 0).requires_grad_()
     far = -0.5 * math.log(4 * 0.7 * 0.3)
     assert far > 0.03 > -0.5 * math.log(4 * 0.55 * 0.45) > 0
-    ratios, advantages = [1.4, 0.6, 0.6, 1.4] * 2, [1.0, 1.0, -1.0, -1.0] * 2  # better, worse, better and worse
-    loss, _ = policy_loss(made("truly-ppo").module, ratios, advantages, new_logits=new, logits=old)
-    assert loss == pytest.approx(-np.mean(np.multiply(ratios, advantages)) + 2 / 8 * 5 * far, abs=1e-6)
+    ratios, advantages = [1.4, 0.6, 1.4, 1.3] * 2, [1.0, 1.0, -1.0, -1.0] * 2
+    loss, stats = loss_of(made("truly-ppo").module, ratios, advantages, new_logits=new, logits=old)
+    expected = -np.mean(np.multiply(ratios, advantages)) + 1 / 8 * 5 * far
+    assert stats["policy_loss"].item() == pytest.approx(expected, abs=1e-6)
+    loss.backward()
+    assert new.grad.any(dim=1).tolist() == [True] + [False] * 7
+
+
+def test_the_policy_that_acted_is_kept(made, tmp_path):
+    script = made("truly-ppo")
+    with watched(script.module, "ppo_loss", lambda agent, minibatch, args: dict(minibatch)) as minibatches:
+        train(script, f"{SMALL} --total-timesteps 64", tmp_path)
+    for minibatch in minibatches:
+        logprobs = minibatch["logits"].gather(1, minibatch["actions"].unsqueeze(1)).squeeze(1)
+        torch.testing.assert_close(logprobs, minibatch["logprobs"])
 
 
 def test_the_ends_of_the_clip_range(made):
-    """Each ratio is drawn to the end on the side of its return's distance from the median, not from the value."""
+    """Each ratio is drawn to the end on the side of its return's distance from the median, not from the value; and
+    the policy's loss does not train the value."""
     module = made("bounded-ratio").module
     ratios, returns, medians = [1.3, 1.1, 0.9, 1.1], [3.0, 1.0, 1.0, -2.0], [2.0, 0.0, 2.0, 2.0]
-    values = torch.tensor([1.0, 2.0, 0.0, 1.0])
-    stats = loss_of(module, ratios, returns, values=values, third=torch.tensor(medians))[1]
+    values = torch.tensor([1.0, 2.0, 0.0, 1.0], requires_grad=True)
+    loss, stats = loss_of(module, ratios, returns, values=values, third=torch.tensor(medians))
     expected = np.mean([2 * (1.3 - 1.2), 1 * (1.2 - 1.1), 1 * (0.9 - 0.8), 3 * (1.1 - 0.8)])
     assert stats["policy_loss"].item() == pytest.approx(expected, abs=1e-6)
+    loss.backward()
+    gradient, values.grad = values.grad, None
+    # That of the plain script is of the loss of the values alone, as its advantages are of the rollout's values.
+    loss_of(PPO.module, ratios, returns, values=values)[0].backward()
+    torch.testing.assert_close(gradient, values.grad)
 
 
 def test_the_loss_of_the_median(made):
-    """It is least at the median of returns, whose mean is far from it."""
+    """It is least at the median of returns, whose mean is far from it, and nearly half of the mean distance."""
     returns, losses = [0.0, 30.0, 500.0], {}
     for median in 0.0, 30.0, np.mean(returns), 500.0:
         medians = torch.full((3,), median)
         loss, stats = loss_of(made("bounded-ratio").module, [1.0] * 3, returns, third=medians)
         losses[median] = stats["median_loss"].item()
-        rest = stats["policy_loss"] - 0.01 * stats["entropy"] + 0.5 * stats["value_loss"]
-        assert loss.item() == pytest.approx(rest.item() + losses[median])
+        rest = stats["policy_loss"] - 0.01 + 0.5 * stats["value_loss"]
+        assert loss.item() == pytest.approx((rest + stats["median_loss"]).item())
     assert min(losses, key=losses.get) == 30.0
+    assert losses[30.0] == pytest.approx(0.5 * (15 + math.log(2) + 235) / 3)
 
 
 def test_the_clip_is_a_penalty_of_each_step(made):
@@ -178,7 +198,7 @@ def test_the_entropy_as_a_reward(made, tmp_path):
 
 
 def test_the_advantages_of_the_entropy(made, tmp_path):
-    """GAE of the negative log probabilities, with its own discount and lambda, gives the critic of the entropy."""
+    """GAE of the negative log probabilities, with its own values, discount and lambda."""
     script = made("entropy-critic")
     options = f"{SMALL} --env-id CartPole-v1 --total-timesteps 64 --num-minibatches 1 --update-epochs 1"
     options += " --entropy-gamma 0.9 --entropy-gae-lambda 0.3"
@@ -186,22 +206,46 @@ def test_the_advantages_of_the_entropy(made, tmp_path):
         with watched(script.module, "ppo_loss", lambda agent, minibatch, args: dict(minibatch)) as minibatches:
             train(script, options, tmp_path)
     (minibatch,), (of_rewards, of_entropies) = minibatches, calls
+    entropies, values, dones, next_values, *_ = of_entropies
     assert of_rewards[-2:] == (0.99, 0.95) and of_entropies[-2:] == (0.9, 0.3)
-    assert (of_entropies[2] == of_rewards[2]).all() and (of_entropies[1] != of_rewards[1]).any()
-    assert np.sort(of_entropies[0].ravel()) == pytest.approx(np.sort(-minibatch["logprobs"].numpy()), abs=1e-6)
-    advantages = minibatch["entropy_returns"] - minibatch["entropy_values"]
-    expected = script.module.gae(*of_entropies)
-    assert np.sort(advantages.numpy()) == pytest.approx(np.sort(expected.ravel()), abs=1e-5)
+    assert (dones == of_rewards[2]).all() and (next_values != of_rewards[3]).any()
+    # The minibatch has the steps in another order, which that of the values of the entropy undoes.
+    order, order_by_step = np.argsort(minibatch["entropy_values"].numpy()), np.argsort(values.ravel())
+    assert -minibatch["logprobs"].numpy()[order] == pytest.approx(entropies.ravel()[order_by_step], abs=1e-6)
+    advantages = (minibatch["entropy_returns"] - minibatch["entropy_values"]).numpy()
+    expected = script.module.gae(*of_entropies).ravel()
+    assert advantages[order] == pytest.approx(expected[order_by_step], abs=1e-5)
+
+
+def test_the_entropy_at_a_time_limit(made, tmp_path):
+    """With --bootstrap-truncated the last step's entropy is raised by its own discount times its own value, here 8."""
+    script = made("entropy-critic")
+    forward = script.module.Agent.forward
+
+    def forward_with_8(agent, obs):
+        policy, values, entropy_values = forward(agent, obs)
+        return policy, values, 0 * entropy_values + 8
+
+    options = f"{SMALL} --env-id MountainCar-v0 --num-steps 200 --total-timesteps 400 --num-minibatches 1"
+    options += " --update-epochs 1 --bootstrap-truncated --entropy-gamma 0.5"
+    with patched((script.module.Agent, "forward", forward_with_8)):
+        with watched(script.module, "gae", lambda *columns: copy.deepcopy(columns)) as calls:
+            train(script, options, tmp_path)
+    _, (entropies, _, dones, *_) = calls
+    assert dones[-1].all() and not dones[:-1].any()
+    assert entropies[:-1] == pytest.approx(math.log(3), abs=0.1)
+    assert entropies[-1] == pytest.approx(math.log(3) + 0.5 * 8, abs=0.1)
 
 
 def test_the_loss_with_the_advantages_of_the_entropy(made):
     """They count before the normalization, and the second critic has a squared error of its own."""
-    module, entropy_values = made("entropy-critic").module, torch.tensor([3.0, 5.0])
-    columns = {"entropy_returns": torch.tensor([4.0, 404.0]), "entropy_values": torch.tensor([2.0, 4.0])}
-    # 1 + 0.01 * 2 and -1 + 0.01 * 400: the second is the larger one, so they become -1 and 1
-    loss, stats = loss_of(module, [1.1, 0.9], [1.0, -1.0], third=entropy_values, **columns)
-    assert stats["policy_loss"].item() == pytest.approx((1.1 - 0.9) / 2, abs=1e-5)
-    assert stats["entropy_value_loss"].item() == pytest.approx((1**2 + 399**2) / 4)
+    module, entropy_values = made("entropy-critic").module, torch.tensor([3.0, 5.0, 4.0])
+    columns = {"entropy_returns": torch.tensor([4.0, 404.0, 4.0]), "entropy_values": torch.tensor([2.0, 4.0, 4.0])}
+    ratios, advantages = np.array([1.1, 0.9, 1.0]), np.array([1 + 0.01 * 2, -1 + 0.01 * 400, 0.0])
+    loss, stats = loss_of(module, ratios.tolist(), [1.0, -1.0, 0.0], third=entropy_values, **columns)
+    normalized = (advantages - advantages.mean()) / advantages.std()
+    assert stats["policy_loss"].item() == pytest.approx(-(ratios * normalized).mean(), abs=1e-5)
+    assert stats["entropy_value_loss"].item() == pytest.approx((1**2 + 399**2) / 6)
     expected = stats["policy_loss"] + 0.5 * stats["value_loss"] + 0.5 * stats["entropy_value_loss"]
     assert loss.item() == pytest.approx(expected.item())
 
