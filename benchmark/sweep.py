@@ -193,7 +193,8 @@ class Ours:
     def run_folder(self):
         """The folder of this run, of several the one with the most steps; None without one."""
         found = []
-        for file in sorted(Path(self.folder, self.args["runs_folder"]).glob("*/run.json")):
+        folders = f"*__{self.args['seed']}__*"  # few of the hundreds that a sweep may have
+        for file in sorted(Path(self.folder, self.args["runs_folder"]).glob(f"{folders}/run.json")):
             folder = file.parent
             try:
                 about = json.loads(file.read_text())
@@ -517,17 +518,18 @@ def finish(job, status, hardware):
     hardware: what machine() returns. Returns whether the job failed or a run of it could not be collected."""
     print(f"{'failed' if status else 'finished'}: logs/{job.name}.log", flush=True)
     failed = status != 0
+    to_collect = []
     for run in job.runs:
         folder = run.run_folder()
         if folder is not None:
             write_sweep_json(folder, {"machine": hardware} | run.sweep_about)
-        if run.results_folder is None:
-            continue
-        if folder is None:
+            to_collect.append(folder)
+        elif run.results_folder is not None:
             print(f"no folder to collect: {run.name}", flush=True)
             failed = True
-        elif collect.collect([folder], run.results_folder, preset=results.QUICK) > 0:
-            failed = True
+    results_folder = job.runs[0].results_folder  # the same for all
+    if results_folder is not None and collect.collect(to_collect, results_folder, preset=results.QUICK) > 0:
+        failed = True
     return failed
 
 
