@@ -14,7 +14,7 @@ import gymnasium as gym
 import numpy as np
 
 from benchmark import aggregate, equal_steps, procgen, time_to_score
-from benchmark.ablation import collapse
+from benchmark.ablation import collapse, losses
 from benchmark.curves import COLORS, GRAY, plot, write_picture
 from benchmark.experiments import experiments_of
 from benchmark.results import RESULTS, ROOT, WINDOW, load
@@ -245,7 +245,8 @@ def worlds_table(results, root=""):
 def with_scores(text, experiments, results, root=""):
     """A text with the tables between its marks: all scores, those after equal steps on Atari and on Procgen, the tuned
     settings of the tasks that the mark names, what sums up all tuned settings, the time to a score, tuned settings of
-    other worlds, what keeps a return that was reached, and settings on tasks that nobody tuned.
+    other worlds, what keeps a return that was reached, objectives beside the clip in the environment that the mark
+    names, and settings on tasks that nobody tuned.
 
     `root` is the way from the text's folder to the root of the checkout, for links."""
 
@@ -267,6 +268,8 @@ def with_scores(text, experiments, results, root=""):
             lines = worlds_table(results, root)
         elif name == "collapse":
             lines = collapse.rows(results)
+        elif name == "losses":
+            lines = losses.rows(tasks.strip(), results)
         elif name == "untuned":
             lines = untuned.table(read_rows(Path(results, "untuned", "scores.csv")))
         elif name == "time to a score":
@@ -274,7 +277,7 @@ def with_scores(text, experiments, results, root=""):
         return "\n".join([begin, *lines, end])
 
     # from <!-- NAME --> or <!-- tuned TASK ... --> to <!-- /NAME -->, over several lines
-    names = "scores|equal steps|procgen|variables|tuned|aggregate|time to a score|worlds|collapse|untuned"
+    names = "scores|equal steps|procgen|variables|tuned|aggregate|time to a score|worlds|collapse|losses|untuned"
     return re.sub(rf"(?s)(<!-- ({names})(.*?) -->).*?(<!-- /\2 -->)", section, text)
 
 

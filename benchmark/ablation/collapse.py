@@ -32,7 +32,7 @@ def describe(script, options):
     names = [name for name in script.split("+")[1:] if name != "seeds-vector"]
     known = {recipe.file.stem: recipe for recipe in recipes()}
     links = [f"{known[name].file.parent.name} [{name}](../recipes/{known[name].name}.diff)" for name in names]
-    return ", ".join([" ".join(words), *links])
+    return ", ".join(part for part in [" ".join(words), *links] if part)
 
 
 def rows(results=RESULTS):
