@@ -15,6 +15,7 @@ import csv
 import dataclasses
 import fcntl
 import fnmatch
+import functools
 import hashlib
 import json
 import os
@@ -152,6 +153,12 @@ def about_recipes(script, names):
     return {"recipe": " + ".join(recipes), "commit": commit if all(are_committed) else None}
 
 
+@functools.cache
+def read_about(file, _changed):
+    """What a run.json says. A sweep of hundreds of runs asks for each in turn, so a file is read once a change."""
+    return json.loads(file.read_text())
+
+
 class Ours:
     """A run of one of our scripts, or of a copy; make_ours() makes it from a line.
 
@@ -193,11 +200,10 @@ class Ours:
     def run_folder(self):
         """The folder of this run, of several the one with the most steps; None without one."""
         found = []
-        folders = f"*__{self.args['seed']}__*"  # few of the hundreds that a sweep may have
-        for file in sorted(Path(self.folder, self.args["runs_folder"]).glob(f"{folders}/run.json")):
+        for file in sorted(Path(self.folder, self.args["runs_folder"]).glob("*/run.json")):
             folder = file.parent
             try:
-                about = json.loads(file.read_text())
+                about = read_about(file, file.stat().st_mtime_ns)
                 is_ours = Path(about["script"]).stem == self.script and self.has_options(about["args"])
                 if is_ours and not collect.changed_options(folder):
                     found.append(folder)

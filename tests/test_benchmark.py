@@ -355,7 +355,6 @@ def test_only_what_the_results_lack_is_collected(run, tmp_path):
     run = run.rename(tmp_path / "runs" / run.name)
     collect.collect([run], tmp_path / "results")
     with_about(run, args={"seed": 2})
-    run = run.rename(run.with_name(run.name.replace("__1__", "__2__")))
     first, second = (sweep.make_ours("ppo.py", seed, tmp_path, "2048", tmp_path / "results") for seed in (1, 2))
     job = sweep.SideBySide([first, second])
     assert first.run_folder() is None and job.done() and job.to_collect() == [run]
