@@ -17,7 +17,7 @@ from benchmark import aggregate, equal_steps, procgen, time_to_score
 from benchmark.ablation import collapse, losses
 from benchmark.curves import COLORS, GRAY, plot, write_picture
 from benchmark.experiments import experiments_of
-from benchmark.results import RESULTS, ROOT, WINDOW, load
+from benchmark.results import RESULTS, ROOT, WINDOW, fresh, load
 from benchmark.scores import compare, mean_and_deviation, mean_and_interval, scores, short_steps
 from benchmark.tables import read_rows
 from benchmark.untuned import scores as untuned
@@ -149,15 +149,6 @@ def threshold_text(task, rows):
     return f"{threshold:g}" if np.isinf(half) else f"{threshold:g} ({short_steps(half)})"
 
 
-# Settings are tuned with the seeds below this one, and reported with those from it on.
-FIRST_FRESH_SEED = 101
-
-
-def fresh(rows):
-    """The rows whose seeds no tuning has used."""
-    return [row for row in rows if int(row["seed"]) >= FIRST_FRESH_SEED]
-
-
 def tuned_table(results, tasks=(), root=""):
     """The lines of a table in Markdown of results/tuned/games.csv, of all tasks by default."""
     rows = read_games(results)
@@ -271,7 +262,9 @@ def with_scores(text, experiments, results, root=""):
         elif name == "losses":
             lines = losses.rows(tasks.strip(), results)
         elif name == "untuned":
-            lines = untuned.table(read_rows(Path(results, "untuned", "scores.csv")))
+            folder = Path(results, "untuned")
+            rows, times = read_rows(folder / "scores.csv"), read_rows(folder / "cpu_time.csv")
+            lines = [*untuned.equal_steps(rows), "", *untuned.equal_time(rows, times)]
         elif name == "time to a score":
             lines = time_to_score.table(read_rows(Path(results, time_to_score.TABLE.name)))
         return "\n".join([begin, *lines, end])

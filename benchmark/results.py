@@ -26,6 +26,7 @@ from filelock import FileLock
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmark" / "results"
 WINDOW = 100  # episodes in a score
+FIRST_FRESH_SEED = 101  # Settings are tuned with the seeds below this one, and reported with those from it on.
 KINDS = {"episodes": 7, "updates": 4}  # the two tables, and the significant digits of their numbers
 # Presets of lzma: QUICK is ten times as fast and makes files that are a third larger.
 SMALL = 6
@@ -48,6 +49,11 @@ class Run(NamedTuple):
     def finished(self):
         """Whether the run made all the steps that it was started for."""
         return self.about["steps"] == self.about["steps_wanted"]
+
+
+def fresh(rows):
+    """The rows of a table whose seeds no tuning has used."""
+    return [row for row in rows if int(row["seed"]) >= FIRST_FRESH_SEED]
 
 
 def option_words(name, value):

@@ -4,8 +4,6 @@ import json
 import subprocess
 import sys
 
-import pytest
-
 from benchmark import libraries, tables, time_to_score
 from benchmark.results import ROOT
 
@@ -30,8 +28,9 @@ def test_training_without_the_score_uses_all_steps(tmp_path):
     assert not found["reached"] and found["steps"] == 4096
 
 
-def row(who, seconds, reached=True):
-    return {"task": "CartPole-v1", "who": who, "steps": "60000", "seconds": str(seconds), "reached": str(reached)}
+def row(who, seconds, reached=True, seed=1):
+    texts = {"steps": "60000", "seconds": str(seconds), "reached": str(reached), "seed": str(seed)}
+    return {"task": "CartPole-v1", "who": who} | texts
 
 
 def test_the_table_counts_runs_that_did_not_reach_the_score():
@@ -47,6 +46,12 @@ def test_the_table_counts_runs_that_did_not_reach_the_score():
     ]
 
 
+def test_runs_of_the_seeds_that_tuned_count_only_where_there_are_no_others():
+    rows = [row("ours", 10), row("ours", 20, seed=101), row("SBX", 60)]
+    ours, sbx = time_to_score.table(rows)[2:]
+    assert "| 1 of 1 |" in ours and "| 20 (20 to 20) |" in ours and sbx.endswith("| 3.0 |")
+
+
 def test_half_of_the_runs_are_too_few_for_a_median():
     assert time_to_score.median_text([60, float("inf")]) == "-"
     assert time_to_score.median_text([60, 61, float("inf")]) == "61 (60 to more)"
@@ -55,13 +60,6 @@ def test_half_of_the_runs_are_too_few_for_a_median():
 def test_every_task_has_settings_for_all_programs():
     assert time_to_score.SCORES.keys() <= time_to_score.tuned_lines().keys()
     assert time_to_score.SCORES.keys() == time_to_score.ZOO_STEPS.keys()
-
-
-def test_a_measurement_needs_a_seed(monkeypatch):
-    """Without one it would install libraries for minutes, and print the table as it was."""
-    monkeypatch.setattr(sys, "argv", ["time_to_score", "CartPole-v1", "--seeds", "0"])
-    with pytest.raises(SystemExit, match="2"):
-        time_to_score.main()
 
 
 def test_other_versions_of_the_libraries_are_installed(tmp_path, monkeypatch):

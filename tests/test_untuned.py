@@ -55,12 +55,20 @@ def test_options_are_chosen_by_old_seeds(table):
     assert ours.best_options("Arm-v0") == (0.99, 1e-3)
 
 
-def test_the_table_has_new_seeds_after_all_steps(table):
+def test_the_tables_have_new_seeds(table):
     add(row(seed=1, score=-50))
     add(row(seed=102, score=-20))
     add(row(seed=101, score=-10))
+    add(row(seed=101, score=-5, steps=4000))
     peer = dict(who="Stable-Baselines3, defaults", gamma="")
     add(row(**peer, seed=1, steps=500, score=-99))
-    add(row(**peer, seed=1, steps=1000, score=-30, cpu_seconds=7))
-    [line] = scores.table(read_rows(scores.TABLE))[2:]
-    assert line == "| Arm-v0 | 1,000 | 0.9, 0.001 |  | -15 (-20 -10) | -30 |  | 2, 7 |"
+    add(row(**peer, seed=1, steps=1000, score=-30))
+    add(row(who="Stable-Baselines3, zoo", gamma="", seed=1, steps=1000, score=-31))
+    rows = read_rows(scores.TABLE)
+    [line] = [*scores.equal_steps(rows)][2:]
+    assert line == "| Arm-v0 | 1,000 | 0.9, 0.001 |  | -15 (-20 -10) | -30 | -31 |"
+    times = [dict(task="Arm-v0", who="ours", steps="100", cpu_seconds=text) for text in ("2", "2.2", "9")]
+    times.append(dict(task="Arm-v0", who="Stable-Baselines3, defaults", steps="200", cpu_seconds="11"))
+    times.append(dict(task="Arm-v0", who="Stable-Baselines3, zoo", steps="200", cpu_seconds="22"))
+    [line] = [*scores.equal_time(rows, times)][2:]
+    assert line == "| Arm-v0 | 1,000 | 2.5, 5.0 | 4,000 | -5 | -30 |"

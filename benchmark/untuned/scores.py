@@ -8,22 +8,18 @@ import sys
 
 import numpy as np
 
-from benchmark.results import RESULTS
+from benchmark.results import RESULTS, fresh
 from benchmark.tables import put_row
 
-TABLE = RESULTS / "untuned" / "scores.csv"
+FOLDER = RESULTS / "untuned"
+TABLE = FOLDER / "scores.csv"
 # score: the mean return of 20 games without exploration. training: that of the last 100 episodes of training.
 # cpu_seconds: of training; for agents of one process, their share of it.
 COLUMNS = "task who gamma learning_rate seed steps score training cpu_seconds versions commit".split()
 KEYS = "task", "who", "gamma", "learning_rate", "seed", "steps"
-NEW_SEEDS = 101  # seeds from here on chose nothing
-# {who: the head of a column}
-SIDES = {
-    "random": "random",
-    "ours": "ours",
-    "Stable-Baselines3, defaults": "SB3, defaults",
-    "Stable-Baselines3, zoo": "SB3, RL Zoo",
-}
+# The programs in the column "who", with their heads in the table
+OURS = "ours"
+PEERS = {"Stable-Baselines3, defaults": "SB3, defaults", "Stable-Baselines3, zoo": "SB3, RL Zoo"}
 
 
 def add(row):
@@ -32,43 +28,65 @@ def add(row):
     put_row(TABLE, COLUMNS, KEYS, row)
 
 
-def chosen(rows, task, who):
-    """The rows of a task that count: the last of each seed; of ours those of seeds that chose nothing."""
+def by_steps(rows, task, who):
+    """The rows of the agents of a program, {steps: rows} from the fewest steps up; of ours those that chose nothing."""
     found = [row for row in rows if (row["task"], row["who"]) == (task, who)]
-    if who == "ours":
-        found = [row for row in found if int(row["seed"]) >= NEW_SEEDS]
-    most = max((int(row["steps"] or 0) for row in found), default=0)
-    return [row for row in found if int(row["steps"] or 0) == most]
+    groups = {}
+    for row in fresh(found) if who == OURS else found:
+        groups.setdefault(int(row["steps"] or 0), []).append(row)
+    return dict(sorted(groups.items()))
 
 
-def scores_text(values):
-    """The mean of scores and all of them, from the lowest up; "" where there is none."""
-    if not values:
-        return ""
-    each = " ".join(f"{value:.4g}" for value in sorted(values))
+def scores_text(rows):
+    """The mean of the scores and all of them, from the lowest up."""
+    values = sorted(float(row["score"]) for row in rows)
+    each = " ".join(f"{value:.4g}" for value in values)
     return f"{np.mean(values):.4g} ({each})" if len(values) > 1 else each
 
 
-def table(rows):
-    """The lines of the table in Markdown: a row for each task with the scores of all agents, and CPU seconds of one."""
-    lines = [
-        f"| task | steps | gamma, rate | {' | '.join(SIDES.values())} | CPU seconds |",
-        "|---|---:|---|---|---|---|---|---|",
-    ]
+def seconds_per_step(times, task, who):
+    """The CPU seconds of a step in cpu_time.csv, the median over the turns; NaN where it has none."""
+    found = [float(row["cpu_seconds"]) / int(row["steps"]) for row in times if (row["task"], row["who"]) == (task, who)]
+    return np.median(found) if found else np.nan
+
+
+def most_steps(rows, task, who):
+    """The rows of a program that trained longest; an empty list where there is none."""
+    groups = by_steps(rows, task, who)
+    return groups[max(groups)] if groups else []
+
+
+def equal_steps(rows):
+    """The lines of a table in Markdown of the scores after equal steps: a row for each task.
+
+    rows: those of scores.csv."""
+    yield f"| task | steps | gamma, rate | random | ours | {' | '.join(PEERS.values())} |"
+    yield "|---|---:|---|---:|---|---|---|"
     for task in dict.fromkeys(row["task"] for row in rows):
-        found = {who: chosen(rows, task, who) for who in SIDES}
-        ours = found["ours"]
+        ours = by_steps(rows, task, OURS)
         if not ours:
             continue
-        options = f"{ours[0]['gamma']}, {ours[0]['learning_rate']}"
-        cells = [task, f"{int(ours[0]['steps']):,}", options]
-        cells += [scores_text([float(row["score"]) for row in each]) for each in found.values()]
-        seconds = []
-        for who, each in found.items():
-            if each and who != "random":
-                seconds.append(f"{np.median([float(row['cpu_seconds']) for row in each]):.0f}")
-        lines.append(f"| {' | '.join([*cells, ', '.join(seconds)])} |")
-    return lines
+        steps, first = next(iter(ours.items()))
+        cells = [task, f"{steps:,}", f"{first[0]['gamma']}, {first[0]['learning_rate']}"]
+        sides = [most_steps(rows, task, "random"), first, *(most_steps(rows, task, who) for who in PEERS)]
+        cells += [scores_text(side) if side else "" for side in sides]
+        yield f"| {' | '.join(cells)} |"
+
+
+def equal_time(rows, times):
+    """The lines of a table in Markdown of the agents of ours that trained for longer than those in the first table.
+
+    times: the rows of cpu_time.csv."""
+    yield "| task | steps of SB3 | CPU time of SB3, defaults and RL Zoo | steps of ours | ours | SB3, the better mean |"
+    yield "|---|---:|---:|---:|---|---:|"
+    for task in dict.fromkeys(row["task"] for row in rows):
+        for steps, ours in [*by_steps(rows, task, OURS).items()][1:]:
+            own = seconds_per_step(times, task, OURS)
+            ratios = [f"{seconds_per_step(times, task, who) / own:.1f}" for who in PEERS]
+            peers = [side for who in PEERS if (side := most_steps(rows, task, who))]
+            best = max(np.mean([float(row["score"]) for row in side]) for side in peers)
+            cells = [task, f"{int(peers[0][0]['steps']):,}", ", ".join(ratios), f"{steps:,}", scores_text(ours)]
+            yield f"| {' | '.join([*cells, f'{best:.4g}'])} |"
 
 
 if __name__ == "__main__":
