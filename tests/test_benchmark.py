@@ -941,6 +941,13 @@ def test_curves():
     assert effects.area(run) == pytest.approx(np.mean([0.5, np.arange(0, 100).mean(), np.arange(100, 200).mean()]))
 
 
+def test_an_effect_is_bold_where_its_corrected_p_is_low():
+    """Of three tests the lowest p counts three times; a row without a test counts as none."""
+    rows = [scores.Difference(1.0, -1.0, 2.0, p) for p in (0.02, np.nan, 0.04, 0.5)]
+    assert effects.cells_of(rows) == ["+1.0 [-1.0, 2.0]"] * 4
+    assert [text[:2] for text in effects.cells_of([rows[0]._replace(p=0.016), *rows[1:]])] == ["**", "+1", "+1", "+1"]
+
+
 def test_the_effects_are_those_of_the_results():
     """In the table and in the recipes' headers; each beside the runs of its parent with the same options."""
     text = (ROOT / "benchmark/ablation/README.md").read_text()
@@ -955,7 +962,8 @@ def test_the_effects_are_those_of_the_results():
                 beside = "+".join([script, *names[:-1]])
             assert {run.about["script"] for run in parent} == {beside}
             shown = f"| {len(runs)} | {effects.interval(final)} | {effects.interval(whole)} |"
-            [row] = [line for line in text.splitlines() if f"[{recipe.name}](" in line and line.endswith(shown)]
+            lines = text.replace("**", "").splitlines()
+            [row] = [line for line in lines if f"[{recipe.name}](" in line and line.endswith(shown)]
             assert len(re.split(r"(?<!\\)\|", row)) == 7
             if recipe is not effects.TRUNCATED:
                 assert f"final return {effects.interval(final)}" in recipe.header["measured effect"]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from scipy import stats
 
 from benchmark.curves import COLORS, GRAY, last_100, write_picture
 from benchmark.results import ROOT, load, option_text
@@ -105,6 +106,17 @@ def interval(difference):
     return f"{difference.mean:+.1f} [{difference.low:.1f}, {difference.high:.1f}]"
 
 
+def cells_of(differences):
+    """The texts of all Differences of a column.
+
+    Bold is where p, corrected for their number by Benjamini and Hochberg (1995), is below 0.05."""
+    p_values = np.array([difference.p for difference in differences])
+    is_tested = ~np.isnan(p_values)
+    p_values[is_tested] = stats.false_discovery_control(p_values[is_tested])
+    texts = map(interval, differences)
+    return [f"**{text}**" if p < 0.05 else text for text, p in zip(texts, p_values, strict=True)]
+
+
 def spread(values):
     """The text "199.3 ± 17.5", mean and standard deviation; "199.3" of a single run."""
     if len(values) == 1:
@@ -164,15 +176,16 @@ def section(what, rows):
         "| recipe | change | seeds | final return | mean of the curve |",
         "|---|---|---|---|---|",
     ]
-    for effect in rows:
+    finals, means = cells_of([effect.final for effect in rows]), cells_of([effect.area for effect in rows])
+    for effect, final, mean in zip(rows, finals, means, strict=True):
         recipe = effect.recipe
         file = f"recipes/{recipe.name}.diff" if recipe.diff else "docs/details.md#core-5"
         cells = [
             f"[{recipe.name}](../../{file})",
             recipe.header["what"],
             str(len(effect.runs)),
-            interval(effect.final),
-            interval(effect.area),
+            final,
+            mean,
         ]
         lines.append(f"| {' | '.join(map(escape, cells))} |")
     return [*lines, ""]
