@@ -4,9 +4,9 @@
     python -m benchmark.compare runs --a ppo --b my_ppo --env-id CartPole-v1 --steps 10000 100000
     python -m benchmark.compare runs --a ppo --b my_ppo
 
-The first writes runs/curves.svg, with a panel for each environment, and prints the scores. The second runs Welch's
-t-test at the 5% level. The third does so in every environment that has both, and summarizes the environments by
-median, mean and interquartile mean.
+The first writes runs/curves.svg, with a panel for each environment, and prints the scores and the best run. The
+second runs Welch's t-test at the 5% level. The third does so in every environment that has both, and summarizes the
+environments by median, mean and interquartile mean.
 
 An experiment is named by its --exp-name, or by its script, with the options that differ between the experiments of an
 environment. Where its runs have different options, the name alone means the defaults; add options for the others:
@@ -204,10 +204,16 @@ def short_names(experiments):
     return short
 
 
+def best_run(runs):
+    """The run with the highest score; one without an episode, whose score is NaN, comes last."""
+    return max(runs, key=lambda run: np.nan_to_num(run.score, nan=-np.inf))
+
+
 def draw_all(folder, experiments):
     """Draws all experiments, and prints their scores, and what is left out."""
     table = [["environment", "experiment", "steps", f"return of the last {WINDOW} episodes"]]
     panels = {}
+    scored = {}  # {environment: the runs that are scored}
     for env_id, named in experiments.items():
         short = short_names(named)
         shared = [option_text(name, value) for name, value in shared_options(named).items()]
@@ -226,9 +232,13 @@ def draw_all(folder, experiments):
             values = scores(experiment.scored_runs)
             table.append([env_id, short[whole], experiment.steps_text, with_count(mean_and_deviation(values), values)])
             panels.setdefault(env_id, []).append((short[whole], experiment.ours))
+            scored.setdefault(env_id, []).extend(experiment.scored_runs)
     if not panels:
         raise SystemExit(f"error: {folder} has no run that can be drawn")
     show(table)
+    for env_id, runs in scored.items():
+        best = best_run(runs)
+        print(f"{env_id}, the run with the highest return, {best.score:.4g}: {folder / best.about['run']}")
     together(panels, folder / "curves.svg")
     print(f"{folder / 'curves.svg'}: open it in a browser")
 

@@ -52,7 +52,11 @@ def common_script(chosen):
 
 
 def blame(recipe, others, script):
-    """The names of the other recipes with which one does not fit the text of a script, or "" if it fits with none."""
+    """The names of the other recipes with which one does not fit the text of a script; "" if it does not fit alone."""
+    try:
+        with_recipe(script, recipe)
+    except ValueError:
+        return ""
     names = []
     for other in others:
         try:

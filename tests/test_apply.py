@@ -59,6 +59,7 @@ def test_the_command_applies_several_recipes_and_overwrites_nothing(tmp_path, mo
         "nix.diff": "No such file or directory: 'nix.diff'",
         "core-9 --script nix.py": "nix.py was not found",
         "muon core-9 value-clip": "with/value-clip does not fit without/core-9, in either order: both change these",
+        "--script ppo_seeds.py core-9 normalization": "with/normalization does not fit ppo_seeds.py: both change these",
         "lstm-mask --script ppo.py": "does not fit ppo.py: both change these lines of ppo_multidiscrete_mask.py:",
     }
     for words, message in refused.items():

@@ -986,6 +986,12 @@ def test_the_score_after_a_step(capsys):
     assert capsys.readouterr().out.count("left out after 2,560 steps: ") == 3
 
 
+@pytest.mark.filterwarnings("ignore:Mean of empty slice", "ignore:invalid value")
+def test_the_best_run_has_episodes():
+    runs = [results.Run({}, {"return": np.array(returns)}, {}) for returns in ([], [-3.0, -1], [-1.0, -1], [-2.0])]
+    assert compare.best_run(runs) is runs[2]
+
+
 def test_experiments_of_a_folder(run, tmp_path, capsys, monkeypatch):
     """Two are compared, and all drawn, as a user does it. A broken run, and the second of a seed, are named."""
     folder = tmp_path / "runs"
@@ -1024,6 +1030,8 @@ def test_experiments_of_a_folder(run, tmp_path, capsys, monkeypatch):
     capsys.readouterr()
     lines = start()
     assert "CartPole-v1, all: --total-timesteps 2048" in lines and str(folder / "curves.svg") in "".join(lines)
+    [best] = [line for line in lines if "the run with the highest return, " in line]
+    assert Path(best.rpartition(": ")[2]).is_dir()
     rows = [re.split("  +", line)[1] for line in lines if line.startswith("CartPole-v1 ")]
     names = ["my_ppo --gamma 0.99", "ppo --gamma 0.9", "ppo --gamma 0.99"]  # the default, too, where others differ
     assert sorted(rows) == names
