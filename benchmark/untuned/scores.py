@@ -77,7 +77,7 @@ def equal_time(rows, times):
     """The lines of a table in Markdown of the agents of ours that trained for longer than those in the first table.
 
     times: the rows of cpu_time.csv."""
-    yield "| task | steps of SB3 | CPU time of SB3, defaults and RL Zoo | steps of ours | ours | SB3, the better mean |"
+    yield "| task | steps of SB3 | CPU time | steps of ours | ours | SB3, the better mean |"
     yield "|---|---:|---:|---:|---|---:|"
     for task in dict.fromkeys(row["task"] for row in rows):
         for steps, ours in [*by_steps(rows, task, OURS).items()][1:]:
