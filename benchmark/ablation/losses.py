@@ -14,6 +14,7 @@ from benchmark.results import RESULTS, load
 from benchmark.scores import compare, mean_and_interval, p_value
 
 RATE = 2.5e-4  # ppo.py's
+SEEDS_TO_CHOOSE = 30  # With fewer runs of each learning rate a third of them is too few to choose one.
 
 
 class Loss(NamedTuple):
@@ -102,5 +103,7 @@ def rows(env_id, results=RESULTS):
     found = losses(results, env_id)
     for script in sorted({loss.script for loss in found}, reverse=True):  # ppo_seeds.py, with more seeds, comes first
         group = [loss for loss in found if loss.script == script]
-        lines += [*rates_table(group), "", *best_table(group), ""]
+        lines += [*rates_table(group), ""]
+        if min(len(runs) for loss in group for runs in loss.runs.values()) >= SEEDS_TO_CHOOSE:
+            lines += [*best_table(group), ""]
     return lines[:-1]
