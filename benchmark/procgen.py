@@ -10,13 +10,14 @@ from pathlib import Path
 import numpy as np
 
 from benchmark.curves import last_100
-from benchmark.scores import compare, mean_and_deviation, short_steps, with_count
+from benchmark.scores import compare, mean_and_deviation, number, short_steps, with_count
+from benchmark.tables import read_rows
 
 STEPS = (98_304, 245_760, 491_520, 999_424, 1_998_848)  # after 6, 15, 30, 61 and 122 updates
 # The options that our runs may have
 LENGTH = {"total_timesteps"}
-PRECISION = {"bf16"}
-NAMES = ["environment", "after", "options", "ours (runs)", "`ppo2`, published (runs)", "difference"]
+PRECISIONS = ("", "bf16", "tf32")  # each is a row of its own
+NAMES = ["environment", "random play", "after", "options", "ours (runs)", "`ppo2`, published (runs)", "difference"]
 # What is logged of each update, by its column
 VARIABLES = {
     "entropy": "entropy",
@@ -27,7 +28,7 @@ VARIABLES = {
     "explained_variance": "explained variance",
 }
 VARIABLES_UNTIL = 491_520  # the step up to which the variables are averaged
-VARIABLE_NAMES = ["variable", *NAMES[3:]]
+VARIABLE_NAMES = ["variable", *NAMES[4:]]
 
 
 def read_published(results, env_id):
@@ -48,11 +49,11 @@ def read_published(results, env_id):
     return tables
 
 
-def our_runs(experiments, env_id, bf16=False):
+def our_runs(experiments, env_id, precision=""):
     """Our runs of a game that are comparable, [Run, ...]: of each seed the one with the most steps.
 
-    They have the default options, and with `bf16` also --bf16; only their lengths may differ."""
-    wanted = PRECISION if bf16 else set()
+    They have the default options, and the option `precision`, if any; only their lengths may differ."""
+    wanted = {precision} - {""}
     runs = []
     for experiment in experiments:
         is_of_game = experiment.script == "ppo_procgen" and experiment.env_id == env_id
@@ -86,20 +87,21 @@ def published_scores(published, step):
 def rows(experiments, results):
     """The rows of the table, [[cell, ...], ...]; the last cell is our mean minus that of ppo2, with Welch's interval.
 
-    A row needs runs on both sides. Those without --bf16 come first."""
+    A row needs runs on both sides."""
+    random = {row["task"]: number(float(row["mean"])) for row in read_rows(Path(results, "tuned", "random.csv"))}
     cells = []
     for env_id in sorted({experiment.env_id for experiment in experiments if experiment.script == "ppo_procgen"}):
         published = read_published(results, env_id)
-        for bf16 in (False, True):
-            runs = our_runs(experiments, env_id, bf16)
-            options = "`--bf16`" if bf16 else ""
+        for precision in PRECISIONS:
+            runs = our_runs(experiments, env_id, precision)
+            options = f"`--{precision}`" if precision else ""
             for step in STEPS:
                 ours = our_scores(runs, step)
                 theirs = published_scores(published, step)
                 if len(ours) and len(theirs):
                     sides = [with_count(mean_and_deviation(values), values) for values in (ours, theirs)]
                     difference = compare(ours, theirs).text(max(ours.mean(), theirs.mean(), key=abs))
-                    cells.append([env_id, short_steps(step), options, *sides, difference])
+                    cells.append([env_id, random.get(env_id, ""), short_steps(step), options, *sides, difference])
     return cells
 
 
@@ -129,7 +131,7 @@ def three_digits(values):
 
 
 def variable_rows(experiments, results, env_id="starpilot"):
-    """The rows of the table of variables, [[cell, ...], ...], of our runs without --bf16."""
+    """The rows of the table of variables, [[cell, ...], ...], of our runs with the defaults."""
     ours = [run.updates for run in our_runs(experiments, env_id)]
     theirs = read_published(results, env_id)
     cells = []

@@ -758,8 +758,10 @@ def test_equal_steps_beside_stopped_runs():
 def test_procgen_beside_published_curves(tmp_path, monkeypatch):
     """At the end of the same update, of the last 100 episodes; of each seed the run that came furthest counts.
 
-    Runs with --bf16 are rows of their own."""
+    Runs with --bf16 or --tf32 are rows of their own."""
     (tmp_path / "published").mkdir()
+    (tmp_path / "tuned").mkdir()
+    (tmp_path / "tuned/random.csv").write_text("task,mean\nstarpilot,1.58\n")
     lines = [f"{run},{step},{run + step / 98_304},{run}" for run in (0, 1) for step in range(16_384, 524_289, 16_384)]
     (tmp_path / "published/starpilot.csv").write_text("\n".join(["run,step,return,entropy", *lines, ""]))
 
@@ -771,14 +773,17 @@ def test_procgen_beside_published_curves(tmp_path, monkeypatch):
         experiment("bigfish", {}, stopped_run(300_000, 7.0)),  # has no published curves
         experiment("starpilot", {}, stopped_run(98_400, 2.0), stopped_run(300_000, 4.0)),
         experiment("starpilot", {"bf16": True}, stopped_run(300_000, 0.0), stopped_run(300_000, 1.0)),
+        experiment("starpilot", {"tf32": True}, stopped_run(200_000, 8.0)),
         experiment("starpilot", {"total_timesteps": 300_000}, stopped_run(300_000, 3.0)),
         experiment("starpilot", {"num_envs": 32}, stopped_run(300_000, 9.0)),
     ]
-    first, second, third, _ = procgen.rows(found, tmp_path)  # after 98,304 and 245,760 steps: none of ours went further
+    # after 98,304 and 245,760 steps: none of ours went further
+    first, second, third, _, fifth = procgen.rows(found, tmp_path)
     difference = scores.compare([3.0, 4.0], [1.0, 2.0]).text(3.5)
-    assert first == ["starpilot", "98k", "", "3.50 ± 0.71 (2)", "1.50 ± 0.71 (2)", difference]
-    assert second[1:5] == ["246k", "", "4.50 ± 0.71 (2)", "3.00 ± 0.71 (2)"]
-    assert third[1:4] == ["98k", "`--bf16`", "0.50 ± 0.71 (2)"]
+    assert first == ["starpilot", "1.58", "98k", "", "3.50 ± 0.71 (2)", "1.50 ± 0.71 (2)", difference]
+    assert second[2:6] == ["246k", "", "4.50 ± 0.71 (2)", "3.00 ± 0.71 (2)"]
+    assert third[2:5] == ["98k", "`--bf16`", "0.50 ± 0.71 (2)"]
+    assert fifth[2:5] == ["98k", "`--tf32`", "8.00 (1)"]
     steps, returns = procgen.published_mean(tmp_path, "starpilot", 100_000)
     assert steps[-1] == 98_304 and len(steps) == 6 and returns[-1] == 1.5
 
