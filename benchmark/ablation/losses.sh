@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The clip and other objectives, each at three learning rates: docs/losses.md.
+# The clip and other objectives, each at three learning rates or four: docs/losses.md.
 # SEEDS="$(seq -s " " 30)" AGENTS=30 benchmark/ablation/losses.sh ppo_seeds.py
 # SEEDS="1 2 3 4 5 6 7 8 9 10" benchmark/ablation/losses.sh ppo.py
 # A second word, such as Acrobot-v1, chooses an environment.
@@ -25,10 +25,14 @@ ppo.py
 ppo.py + with/entropy-critic --ent-coef 0.02
 ppo.py + with/entropy-reward
 ppo.py + with/kl-penalty"
-for task in CartPole-v1 Acrobot-v1; do
+print_lines() {  # of an environment, at the learning rates that follow it
     while read -r objective; do
-        for rate in 2.5e-4 1e-3 2.5e-3; do
-            echo "$objective --env-id $task --total-timesteps 50000 --no-cuda --learning-rate $rate"
+        for rate in "${@:2}"; do
+            echo "$objective --env-id $1 --total-timesteps 50000 --no-cuda --learning-rate $rate"
         done
     done <<<"$objectives"
-done | "${PYTHON:-.venv/bin/python}" -m benchmark.sweep "$@"
+}
+{
+    print_lines CartPole-v1 2.5e-4 1e-3 2.5e-3
+    print_lines Acrobot-v1 2.5e-4 1e-3 2.5e-3 5e-3
+} | "${PYTHON:-.venv/bin/python}" -m benchmark.sweep "$@"
