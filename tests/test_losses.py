@@ -96,3 +96,29 @@ def test_an_objective_is_compared_with_its_own_script(found):
     )
     heads = [line for line in losses.rows("CartPole-v1") if ".py | " in line]
     assert [head.split(" | ")[0] for head in heads] == ["| ppo_seeds.py", "| ppo_seeds.py", "| ppo.py"]
+
+
+def test_options_of_every_run_are_not_named(found):
+    """Runs with continuous actions share options; without --learning-rate they have the default of their scripts."""
+    shared = {"num_envs": 64, "bootstrap_truncated": 1}
+    high = {"learning_rate": 0.001, **shared}
+    found(
+        {
+            key("ppo_seeds+seeds-continuous", **shared): [1, 2, 3],
+            key("ppo_seeds+seeds-continuous", **high): [4, 5, 6],
+            key("ppo_seeds+spo+seeds-continuous", **shared): [1, 2, 4],
+            key("ppo_seeds+spo+seeds-continuous", **high): [4, 5, 7],
+            key("ppo_seeds+seeds-continuous", clip_coef=0.1, **shared): [1, 2, 5],
+            key("ppo_seeds+seeds-continuous", clip_coef=0.1, **high): [4, 5, 8],
+            key("ppo_continuous_action", **shared): [1, 2, 3],
+            key("ppo_continuous_action+kl-penalty", **shared): [1, 2, 4],
+        }
+    )
+    table = losses.rows("CartPole-v1")
+    assert table[0] == "| ppo_seeds.py | seeds | 0.0003 | 0.001 |"
+    assert [line.split(" | ")[0] for line in table[2:5]] == [
+        "| the clip",
+        "| `--clip-coef 0.1`",
+        "| with [spo](../recipes/with/spo.diff)",
+    ]
+    assert "| ppo_continuous_action.py | seeds | 0.0003 |" in table

@@ -29,7 +29,7 @@ def after_threshold(run):
 def describe(script, options):
     """The options and recipes of an experiment in words."""
     words = [f"`{option_text(name, value)}`" for name, value in options.items() if name != "total_timesteps"]
-    names = [name for name in script.split("+")[1:] if name != "seeds-vector"]
+    names = [name for name in script.split("+")[1:] if name not in ("seeds-vector", "seeds-continuous")]
     known = {recipe.file.stem: recipe for recipe in recipes()}
     links = [f"{known[name].file.parent.name} [{name}](../recipes/{known[name].name}.diff)" for name in names]
     return ", ".join(part for part in [" ".join(words), *links] if part)

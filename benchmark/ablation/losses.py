@@ -13,7 +13,8 @@ from benchmark.ablation.collapse import describe
 from benchmark.results import RESULTS, load
 from benchmark.scores import compare, mean_and_interval, p_value
 
-RATE = 2.5e-4  # ppo.py's
+RATE = 2.5e-4  # ppo.py's, and that of ppo_seeds.py
+CONTINUOUS_RATE = 3e-4  # ppo_continuous_action.py's, and that of ppo_seeds.py with seeds-continuous
 SEEDS_TO_CHOOSE = 30  # With fewer runs of each learning rate a third of them is too few to choose one.
 
 
@@ -38,14 +39,21 @@ class Loss(NamedTuple):
 
 
 def losses(results, env_id):
-    """The objectives that were run in an environment, by script; the script itself comes first."""
-    found = {}
+    """The objectives that were run in an environment, by script; the script itself comes first.
+
+    An option that every run has is not named."""
+    experiments = []
     for (_, script, env, options, _), runs in load(results / "losses").items():
         if env != env_id:
             continue
-        parent, *names = script.split("+")
-        others = json.loads(options)
-        rate = others.pop("learning_rate", RATE)
+        options = json.loads(options)
+        rate = options.pop("learning_rate", CONTINUOUS_RATE if "continuous" in script else RATE)
+        experiments.append((script, rate, options, runs))
+    shared = set.intersection(*(set(options.items()) for _, _, options, _ in experiments))
+    found = {}
+    for script, rate, options, runs in experiments:
+        parent = script.split("+")[0]
+        others = {name: value for name, value in options.items() if (name, value) not in shared}
         loss = found.setdefault((parent, describe(script, others)), Loss(parent, describe(script, others), {}))
         loss.runs[rate] = sorted(runs, key=lambda run: run.about["seed"])
     return [found[key] for key in sorted(found)]

@@ -25,14 +25,22 @@ ppo.py
 ppo.py + with/entropy-critic --ent-coef 0.02
 ppo.py + with/entropy-reward
 ppo.py + with/kl-penalty"
-print_lines() {  # of an environment, at the learning rates that follow it
+continuous=$(sed "
+    s/seeds-vector/seeds-continuous/
+    s/^ppo.py/ppo_continuous_action.py/
+    s/--ent-coef 0$/--ent-coef 0.01/
+    s/entropy-reward$/entropy-reward --ent-coef 0.02/" <<<"$objectives")
+options="--num-envs 64 --num-steps 32 --num-minibatches 8 --bootstrap-truncated"  # those of robots.sh
+print_lines() {  # of the objectives that are its input: the first word holds options, the others are learning rates
     while read -r objective; do
         for rate in "${@:2}"; do
-            echo "$objective --env-id $1 --total-timesteps 50000 --no-cuda --learning-rate $rate"
+            echo "$objective $1 --no-cuda --learning-rate $rate"
         done
-    done <<<"$objectives"
+    done
 }
 {
-    print_lines CartPole-v1 2.5e-4 1e-3 2.5e-3
-    print_lines Acrobot-v1 2.5e-4 1e-3 2.5e-3 5e-3
+    print_lines "--env-id CartPole-v1 --total-timesteps 50000" 2.5e-4 1e-3 2.5e-3 5e-3 <<<"$objectives"
+    print_lines "--env-id Acrobot-v1 --total-timesteps 50000" 2.5e-4 1e-3 2.5e-3 5e-3 <<<"$objectives"
+    print_lines "--env-id HalfCheetah-v5 --total-timesteps 200000 $options" 3e-4 1e-3 3e-3 <<<"$continuous"
+    print_lines "--env-id Hopper-v5 --total-timesteps 200000 $options" 3e-4 1e-3 3e-3 <<<"$continuous"
 } | "${PYTHON:-.venv/bin/python}" -m benchmark.sweep "$@"
