@@ -21,7 +21,7 @@ Some texts fit, and training begins with an error. They count as pairs that do n
 # Recipes that take each other's place, so that no two of a group make sense together
 ALTERNATIVES = {
     "the policy's objective": "ano average-policy bounded-ratio clip-higher drift dual-clip kl-penalty rollback spo "
-    "truly-ppo",
+    "truly-ppo truly-ppo-continuous",
     "what values are, or how their loss is clipped": "symlog-values two-hot value-clip value-normalization",
     "the entropy bonus": "entropy-critic entropy-reward entropy-schedule",
     "the optimizer": "a2c adam-relative equal-betas muon",

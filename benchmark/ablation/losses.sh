@@ -26,6 +26,7 @@ ppo.py + with/entropy-critic --ent-coef 0.02
 ppo.py + with/entropy-reward
 ppo.py + with/kl-penalty"
 continuous=$(sed "
+    s/with.truly-ppo + with.seeds-vector/with\/seeds-continuous + with\/truly-ppo-continuous/
     s/seeds-vector/seeds-continuous/
     s/^ppo.py/ppo_continuous_action.py/
     s/--ent-coef 0$/--ent-coef 0.01/
