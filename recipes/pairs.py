@@ -61,6 +61,10 @@ ERRORS = {
     "the evaluation does not mask actions": ("evaluation", "mask mask-lstm"),
     "actions are of one kind": ("hybrid-action", "colored-noise image-continuous torchrun-continuous"),
     "the policy's network is another one": ("discrete-actor", "teacher two-hot"),
+    "their distributions have no mean or no standard deviation to keep": (
+        "beta discrete-actor hybrid-action",
+        "truly-ppo-continuous",
+    ),
     "an image has no place for the time that is left": ("image-continuous", "time-left"),
     "observations stay on the device": ("device-tensors", "demonstrations evaluation"),
 }
