@@ -20,8 +20,8 @@ Some texts fit, and training begins with an error. They count as pairs that do n
 """
 # Recipes that take each other's place, so that no two of a group make sense together
 ALTERNATIVES = {
-    "the policy's objective": "ano average-policy bounded-ratio clip-higher drift dual-clip kl-penalty rollback spo "
-    "truly-ppo truly-ppo-continuous",
+    "the policy's objective": "ano average-policy bounded-ratio clip-higher drift dual-clip kl-penalty "
+    "kl-penalty-continuous rollback spo truly-ppo truly-ppo-continuous",
     "what values are, or how their loss is clipped": "symlog-values two-hot value-clip value-normalization",
     "the entropy bonus": "entropy-critic entropy-reward entropy-schedule",
     "the optimizer": "a2c adam-relative equal-betas muon",
@@ -63,7 +63,7 @@ ERRORS = {
     "the policy's network is another one": ("discrete-actor", "teacher two-hot"),
     "their distributions have no mean or no standard deviation to keep": (
         "beta discrete-actor hybrid-action",
-        "truly-ppo-continuous",
+        "kl-penalty-continuous truly-ppo-continuous",
     ),
     "an image has no place for the time that is left": ("image-continuous", "time-left"),
     "observations stay on the device": ("device-tensors", "demonstrations evaluation"),

@@ -130,9 +130,10 @@ def test_the_policy_that_acted_is_kept(made, tmp_path):
         torch.testing.assert_close(logprobs, minibatch["logprobs"])
 
 
-def test_the_penalty_and_the_policy_that_acted_with_continuous_actions(made, tmp_path):
-    """The divergence is that of torch's distributions; the policy that acted is kept while the parameters change."""
-    script = made("truly-ppo-continuous")
+@pytest.mark.parametrize("name", ["truly-ppo-continuous", "kl-penalty-continuous"])
+def test_the_divergence_of_continuous_actions(name, made, tmp_path):
+    """It is that of torch's distributions; the policy that acted is kept while the parameters change."""
+    script = made(name)
     options = f"{SMALL} --env-id Pendulum-v1 --total-timesteps 64 --num-minibatches 2 --learning-rate 0.05"
     with watched(script.module, "ppo_loss", lambda agent, minibatch, args: (agent, dict(minibatch))) as calls:
         train(script, options, tmp_path)
@@ -141,17 +142,22 @@ def test_the_penalty_and_the_policy_that_acted_with_continuous_actions(made, tmp
         torch.testing.assert_close(old.log_prob(minibatch["actions"]), minibatch["logprobs"])
 
     agent, minibatch = calls[-1]
-    args = script.module.Args()
-    policy, values = agent(minibatch["obs"])
+    policy, _ = agent(minibatch["obs"])
     normals = [torch.distributions.Normal(each.mean, each.logstd.exp().expand_as(each.mean)) for each in (old, policy)]
     kl = torch.distributions.kl_divergence(*normals).sum(-1)
     ratio = (policy.log_prob(minibatch["actions"]) - minibatch["logprobs"]).exp()
     advantages = minibatch["returns"] - minibatch["values"]
     advantages = (advantages - advantages.mean()) / (advantages.std(correction=0) + 1e-8)
-    pays = (kl >= 0.03) & (ratio * advantages > advantages)
-    assert 0 < pays.sum() < len(pays)
-    expected = (-ratio * advantages + 5 * kl * pays).mean()
-    torch.testing.assert_close(script.module.ppo_loss(agent, minibatch, args)[1]["policy_loss"], expected.detach())
+    if name == "truly-ppo-continuous":
+        pays = (kl >= 0.03) & (ratio * advantages > advantages)
+        assert 0 < pays.sum() < len(pays)
+        penalty = 5 * kl * pays
+    else:
+        agent.kl_coef.fill_(3)
+        penalty = 3 * kl
+    expected = (penalty - ratio * advantages).mean()
+    stats = script.module.ppo_loss(agent, minibatch, script.module.Args())[1]
+    torch.testing.assert_close(stats["policy_loss"], expected.detach())
 
 
 def test_the_ends_of_the_clip_range(made):

@@ -337,6 +337,7 @@ def test_an_evaluation_fits_other_scripts(script, with_recipe):
     "churn",
     "codes",
     "kl-penalty",
+    "kl-penalty-continuous",
     "kl-learning-rate",
     "l2-init",
     "muon",
@@ -346,10 +347,10 @@ def test_an_evaluation_fits_other_scripts(script, with_recipe):
     "value-normalization",
 )
 def test_its_own_state_survives_a_resume(recipe, made, tmp_path):
-    run = train(made, f"{TINY.get(recipe.name, TINY['ppo.py'])} --no-cuda", tmp_path)
+    run = train(made, f"{TINY.get(recipe.name, TINY[recipe.script.name])} --no-cuda", tmp_path)
     saved = checkpoint(run)["parts"]
     with loaded_parts(made) as loaded:
-        train(made, f"--resume {run} --total-timesteps 192", tmp_path)
+        train(made, f"--resume {run} --total-timesteps 384", tmp_path)
     assert equal(loaded, saved) and not equal(checkpoint(run)["parts"], saved)
 
 

@@ -29,6 +29,7 @@ continuous=$(sed "
     s/with.truly-ppo + with.seeds-vector/with\/seeds-continuous + with\/truly-ppo-continuous/
     s/seeds-vector/seeds-continuous/
     s/^ppo.py/ppo_continuous_action.py/
+    s/kl-penalty/kl-penalty-continuous/
     s/--ent-coef 0$/--ent-coef 0.01/
     s/entropy-reward$/entropy-reward --ent-coef 0.02/" <<<"$objectives")
 options="--num-envs 64 --num-steps 32 --num-minibatches 8 --bootstrap-truncated"  # those of robots.sh
