@@ -2,7 +2,8 @@
 # The clip and other objectives, each at three learning rates or four: docs/losses.md.
 # SEEDS="$(seq -s " " 30)" AGENTS=30 benchmark/ablation/losses.sh ppo_seeds.py
 # SEEDS="1 2 3 4 5 6 7 8 9 10" benchmark/ablation/losses.sh ppo.py
-# A second word, such as Acrobot-v1, chooses an environment.
+# SEEDS="1 2 3 4 5 6 7 8 9 10" AGENTS=10 benchmark/ablation/losses.sh HalfCheetah-v5
+# A word such as Acrobot-v1 chooses an environment.
 cd "$(dirname "$0")/../.." || exit
 export FOLDER="${FOLDER:-build/ablation}" RESULTS="${RESULTS-benchmark/results/losses}"
 objectives="ppo_seeds.py + with/seeds-vector
@@ -25,6 +26,7 @@ ppo.py
 ppo.py + with/entropy-critic --ent-coef 0.02
 ppo.py + with/entropy-reward
 ppo.py + with/kl-penalty"
+# With continuous actions two objectives have recipes of their own, and no entropy bonus is the default.
 continuous=$(sed "
     s/with.truly-ppo + with.seeds-vector/with\/seeds-continuous + with\/truly-ppo-continuous/
     s/seeds-vector/seeds-continuous/
