@@ -75,7 +75,7 @@ class Args:
     update_epochs: int = 4  # number of epochs over each rollout
     clip_coef: float = 0.1  # clip range of the probability ratio and of the value
     anneal_clip: bool = False  # anneal the clip range linearly to 0 [aux 1]
-    ent_coef: float = 0.05  # coefficient of the entropy bonus; with 0.01 MicrortsMining-v1 returns 33, not 40
+    ent_coef: float = 0.05  # coefficient of the entropy bonus; with 0.01 MicrortsMining-v1 returns 33, not 39
     vf_coef: float = 0.5  # coefficient of the value loss
     max_grad_norm: float = 0.5  # maximum norm of the gradient
     target_kl: float | None = None  # end the update after an epoch whose last minibatch has a higher approx_kl [aux 3]

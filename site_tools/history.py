@@ -31,7 +31,10 @@ LIBRARIES = [
     ("RLlib", "repository, v2, 25M and 44M, 1 seed", "201", "", "4480", "", "", "9664", "RLlib"),
     ("Spinning Up", "docs, v3, 3M, 10 seeds", "", "", "", "~2500", "~2500", "~3000", "Spinning Up"),
     ("ChainerRL", "paper, v2, 2M, 10 seeds", "", "", "", "2719 ± 67", "2994 ± 113", "2404 ± 185", None),
-    ("Tianshou", "paper, v3, 3M, 10 seeds", "", "", "", "7337 ± 1508", "3128 ± 413", "4896 ± 704", "tianshou"),
+    (
+        "Tianshou", "paper, v3, 3M, 10 seeds; docs, 1 seed",
+        "~400", "~20", "", "7337 ± 1508", "3128 ± 413", "4896 ± 704", "tianshou",
+    ),
     ("Tonic", "paper, v3, 5M, 10 seeds", "", "", "", "~2000", "~4500", "~5000", None),
 ]  # fmt: skip
 # Our experiments of TASKS
