@@ -179,7 +179,7 @@ def make_env(args, index, folder):
     if env.spec.kwargs.get("frameskip") != 1:  # [check] MaxAndSkip repeats each action, so the game itself must not
         sys.exit(f"error: {args.env_id} is not a NoFrameskip game such as PongNoFrameskip-v4; see docs/environment.md")
     if record and folder is not None:  # enjoy.py has no folder: it shows the frames itself
-        # [library] videos of 6000 frames; gymnasium begins them with the games 0, 1, 8, 27, ..., 1000, 2000, ...
+        # [library] videos of up to 6000 frames; gymnasium begins them with the games 0, 1, 8, 27, ..., 1000, 2000, ...
         videos = folder / time.strftime("videos-%Y%m%d-%H%M%S")
         env = gym.wrappers.RecordVideo(env, videos, video_length=6000, fps=60)  # [library] ALE's metadata say 30
     env = NoopReset(env)
@@ -570,7 +570,7 @@ def train(args, run):
 
 # That was PPO. The rest serves the run: options, folder, log, progress, checkpoints. It is the same in every script.
 
-# The signals after which a run saves a checkpoint and ends. Slurm sends the last two before a job's time is up.
+# The signals after which a run saves a checkpoint and ends. Slurm can send the last two before a job's time is up.
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
 if sys.platform != "win32":
     SIGNALS += [signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2]
@@ -641,6 +641,8 @@ def resume_command(args, *folders):
         command += ["--env-id", args.env_id]
     if not args.cuda:
         command.append("--no-cuda")
+    if args.threads != Args.threads:
+        command += ["--threads", str(args.threads)]
     if args.track:
         command.append("--track")
     return shlex.join(command)

@@ -59,7 +59,7 @@ class Args:
     tf32: bool = False  # allow TF32 on the GPU: faster, with a 10-bit mantissa
     bf16: bool = False  # compute the network up to its heads in bfloat16; slow where the hardware does not support it
     threads: int = torch.get_num_threads()  # number of CPU threads for torch in each rank [aux 2]
-    compile: bool = False  # compile the gradient step: slow start, faster updates; on a CPU it needs a C++ compiler
+    compile: bool = False  # compile the gradient step: slow start, then mostly faster; on a CPU it needs a C++ compiler
     track: bool = False  # also log to Weights & Biases, which is configured by WANDB_MODE, WANDB_PROJECT, ...
     capture_video: bool = False  # record videos of environment 0, as the agent sees it, in the run's folder
     save_every: int = 100  # updates between checkpoints; 0 saves only at the start and the end
@@ -154,7 +154,7 @@ def make_envs(args, folder=None):
     folder: where --capture-video puts its videos; None records nothing."""
     envs = EnvPool(args)
     if args.capture_video and folder is not None:
-        # videos of 1500 steps; gymnasium begins them with the episodes 0, 1, 8, 27, ..., 1000, 2000, ...
+        # videos of up to 1500 steps; gymnasium begins them with the episodes 0, 1, 8, 27, ..., 1000, 2000, ...
         videos = folder / time.strftime("videos-%Y%m%d-%H%M%S")
         envs = gym.wrappers.vector.RecordVideo(envs, videos, record_first_only=True, video_length=1500)
     return envs
@@ -540,7 +540,7 @@ def train(args, run):
 
 # That was PPO. The rest serves the run: options, folder, log, progress, checkpoints. It is the same in every script.
 
-# The signals after which a run saves a checkpoint and ends. Slurm sends the last two before a job's time is up.
+# The signals after which a run saves a checkpoint and ends. Slurm can send the last two before a job's time is up.
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
 if sys.platform != "win32":
     SIGNALS += [signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2]
@@ -611,6 +611,8 @@ def resume_command(args, *folders):
         command += ["--env-id", args.env_id]
     if not args.cuda:
         command.append("--no-cuda")
+    if args.threads != Args.threads:
+        command += ["--threads", str(args.threads)]
     if args.track:
         command.append("--track")
     return shlex.join(command)
@@ -873,8 +875,8 @@ class RankRun(Run):
     def stop(self, number, frame):
         """Ends the run of all ranks after this update.
 
-        Ctrl-C comes twice, as torchrun passes it on, and counts once. torchrun kills ranks that have not ended after 30
-        seconds, or after as many as the variable TORCH_ELASTIC_SHUTDOWN_TIMEOUT says."""
+        torchrun passes the signal on to the ranks, and kills those that have not ended after 30 seconds, or after as
+        many as the variable TORCH_ELASTIC_SHUTDOWN_TIMEOUT says."""
         if self.rank == 0 and self.received is None:
             with contextlib.suppress(OSError):  # as in Run.stop()
                 os.write(2, b"\nstopping after this update; torchrun may kill ranks that take more than 30 seconds\n")

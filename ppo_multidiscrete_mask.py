@@ -53,7 +53,7 @@ class Args:
     cuda: bool = True  # use a GPU if there is one
     tf32: bool = False  # allow TF32 on the GPU: faster, with a 10-bit mantissa
     threads: int = 1  # number of CPU threads for torch; more is slower for so small a network
-    compile: bool = False  # compile the gradient step: slow start, faster updates; on a CPU it needs a C++ compiler
+    compile: bool = False  # compile the gradient step: slow start, then mostly faster; on a CPU it needs a C++ compiler
     track: bool = False  # also log to Weights & Biases, which is configured by WANDB_MODE, WANDB_PROJECT, ...
     capture_video: bool = False  # record videos of environment 0 in the run's folder
     save_every: int = 100  # updates between checkpoints; 0 saves only at the start and the end
@@ -82,7 +82,7 @@ class Args:
 
 
 def register_microrts():
-    """[library] Registers the games of Gym-µRTS 0.2.0 with gymnasium and starts Java, once in a process."""
+    """[library] Registers games of Gym-µRTS 0.2.0 with gymnasium and starts Java, once in a process."""
     # the package needs numpy's former alias of int, and these names of the former gym
     np.int = int
     old_gym = SimpleNamespace(Env=object, error=gym.error, spaces=gym.spaces, utils=gym.utils)
@@ -96,7 +96,7 @@ def register_microrts():
     import jpype.imports
 
     for spec in gym_microrts.v1.envs:
-        if spec["entry_point"].endswith(":GlobalAgentCombinedRewardEnv"):  # the games in which one unit acts at a time
+        if spec["entry_point"].endswith(":GlobalAgentCombinedRewardEnv"):  # one agent moves all units, one at a time
             own_spec = spec | {"entry_point": Microrts}
             gym.registry[spec["id"]] = gym.envs.registration.EnvSpec(**own_spec)
     if not jpype.isJVMStarted():
@@ -172,7 +172,8 @@ class Episodes(gym.Wrapper):
 
     [library] The boards of Gym-µRTS are not flattened.
     [aux 4] The info of a reset, and of each step but an episode's last, has the mask of the valid actions, bool
-    [sum(nvec)]. Other infos are dropped, as gymnasium cannot join those that change their shape or type."""
+    [sum(nvec)]. Other infos are dropped, but for is_success, as gymnasium cannot join those that change their shape
+    or type."""
 
     def __init__(self, env):
         super().__init__(env)
@@ -236,7 +237,7 @@ def make_env(args, index, folder):
     if isinstance(observations, gym.spaces.Box) and len(observations.shape) >= 2 and (observations.high == 255).any():
         sys.exit(f"error: {args.env_id} has images, which need a network with convolutions; see docs/environment.md")
     if record and folder is not None:  # enjoy.py has no folder: it shows the frames itself
-        # videos of 1000 steps; gymnasium begins them with the episodes 0, 1, 8, 27, ..., 1000, 2000, ...
+        # videos of up to 1000 steps; gymnasium begins them with the episodes 0, 1, 8, 27, ..., 1000, 2000, ...
         videos = folder / time.strftime("videos-%Y%m%d-%H%M%S")
         env = gym.wrappers.RecordVideo(env, videos, video_length=1000)
     return Episodes(env)
@@ -603,7 +604,7 @@ def train(args, run):
 
 # That was PPO. The rest serves the run: options, folder, log, progress, checkpoints. It is the same in every script.
 
-# The signals after which a run saves a checkpoint and ends. Slurm sends the last two before a job's time is up.
+# The signals after which a run saves a checkpoint and ends. Slurm can send the last two before a job's time is up.
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
 if sys.platform != "win32":
     SIGNALS += [signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2]
@@ -674,6 +675,8 @@ def resume_command(args, *folders):
         command += ["--env-id", args.env_id]
     if not args.cuda:
         command.append("--no-cuda")
+    if args.threads != Args.threads:
+        command += ["--threads", str(args.threads)]
     if args.track:
         command.append("--track")
     return shlex.join(command)

@@ -55,7 +55,7 @@ class Args:
     tf32: bool = False  # allow TF32 on the GPU: faster, with a 10-bit mantissa
     bf16: bool = False  # compute the network up to its heads in bfloat16; slow where the hardware does not support it
     threads: int = torch.get_num_threads()  # number of CPU threads for torch
-    compile: bool = False  # compile the gradient step: slow start, faster updates; on a CPU it needs a C++ compiler
+    compile: bool = False  # compile the gradient step: slow start, then mostly faster; on a CPU it needs a C++ compiler
     track: bool = False  # also log to Weights & Biases, which is configured by WANDB_MODE, WANDB_PROJECT, ...
     capture_video: bool = False  # record videos of environment 0, as the agent sees it, in the run's folder
     save_every: int = 100  # updates between checkpoints; 0 saves only at the start and the end
@@ -176,7 +176,7 @@ def make_envs(args, folder=None):
     # EnvPool's names are such as StarpilotEasy-v0
     envs = EnvPool(f"{args.env_id.title()}{args.distribution_mode.title()}-v0", args)
     if args.capture_video and folder is not None:
-        # videos of 1000 steps; gymnasium begins them with the episodes 0, 1, 8, 27, ..., 1000, 2000, ...
+        # videos of up to 1000 steps; gymnasium begins them with the episodes 0, 1, 8, 27, ..., 1000, 2000, ...
         videos = folder / time.strftime("videos-%Y%m%d-%H%M%S")
         envs = gym.wrappers.vector.RecordVideo(envs, videos, record_first_only=True, video_length=1000)
     return Normalize(envs, args.reward_gamma)  # [continuous 8]
@@ -479,7 +479,7 @@ def train(args, run):
 
 # That was PPO. The rest serves the run: options, folder, log, progress, checkpoints. It is the same in every script.
 
-# The signals after which a run saves a checkpoint and ends. Slurm sends the last two before a job's time is up.
+# The signals after which a run saves a checkpoint and ends. Slurm can send the last two before a job's time is up.
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
 if sys.platform != "win32":
     SIGNALS += [signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2]
@@ -550,6 +550,8 @@ def resume_command(args, *folders):
         command += ["--env-id", args.env_id]
     if not args.cuda:
         command.append("--no-cuda")
+    if args.threads != Args.threads:
+        command += ["--threads", str(args.threads)]
     if args.track:
         command.append("--track")
     return shlex.join(command)

@@ -51,7 +51,7 @@ class Args:
     cuda: bool = True  # use a GPU if there is one
     tf32: bool = False  # allow TF32 on the GPU: faster, with a 10-bit mantissa
     threads: int = 1  # number of CPU threads for torch; more is slower for so small a network
-    compile: bool = False  # compile the gradient step: slow start, faster updates; on a CPU it needs a C++ compiler
+    compile: bool = False  # compile the gradient step: slow start, then mostly faster; on a CPU it needs a C++ compiler
     track: bool = False  # also log to Weights & Biases, which is configured by WANDB_MODE, WANDB_PROJECT, ...
     capture_video: bool = False  # record videos of environment 0 in the run's folder
     save_every: int = 100  # updates between checkpoints; 0 saves only at the start and the end
@@ -82,7 +82,7 @@ class Args:
 class Episodes(gym.Wrapper):
     """Flattens observations, and puts the return and length of an episode into the info of its last step.
 
-    Other infos are dropped, as gymnasium cannot join those that change their shape or type."""
+    Other infos are dropped, but for is_success, as gymnasium cannot join those that change their shape or type."""
 
     def __init__(self, env):
         super().__init__(env)
@@ -120,7 +120,7 @@ def make_env(args, index, folder):
     if isinstance(observations, gym.spaces.Box) and len(observations.shape) >= 2 and (observations.high == 255).any():
         sys.exit(f"error: {args.env_id} has images, which need a network with convolutions; see docs/environment.md")
     if record and folder is not None:  # enjoy.py has no folder: it shows the frames itself
-        # videos of 1000 steps; gymnasium begins them with the episodes 0, 1, 8, 27, ..., 1000, 2000, ...
+        # videos of up to 1000 steps; gymnasium begins them with the episodes 0, 1, 8, 27, ..., 1000, 2000, ...
         videos = folder / time.strftime("videos-%Y%m%d-%H%M%S")
         env = gym.wrappers.RecordVideo(env, videos, video_length=1000)
     return Episodes(env)
@@ -441,7 +441,7 @@ def train(args, run):
 
 # That was PPO. The rest serves the run: options, folder, log, progress, checkpoints. It is the same in every script.
 
-# The signals after which a run saves a checkpoint and ends. Slurm sends the last two before a job's time is up.
+# The signals after which a run saves a checkpoint and ends. Slurm can send the last two before a job's time is up.
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
 if sys.platform != "win32":
     SIGNALS += [signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2]
@@ -512,6 +512,8 @@ def resume_command(args, *folders):
         command += ["--env-id", args.env_id]
     if not args.cuda:
         command.append("--no-cuda")
+    if args.threads != Args.threads:
+        command += ["--threads", str(args.threads)]
     if args.track:
         command.append("--track")
     return shlex.join(command)

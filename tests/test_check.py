@@ -265,6 +265,16 @@ def test_a_default_that_a_resume_does_not_take(tmp_path, check_script):
     torch.save(state, tmp_path / "checkpoint_000000000064.pt")
     page = check_script(status=0, options=f"{TINY} --resume {tmp_path} --num-envs 2")
     assert "the checkpoint's 0.25 holds" in line_of(page, "note   --ent-coef is 0.01 in the script (my_ppo.py:")
+    page = check_script(status=0, options=f"{TINY} --resume {tmp_path} --num-envs 2 --ent_coef 0.5")
+    assert "holds" not in page
+
+
+def test_a_random_action_is_one_that_the_mask_allows():
+    one = gym.spaces.Discrete(5, seed=1)
+    mask = {"action_mask": np.array([False, True, False, False, True])}
+    assert {int(check.sample_action(one, mask)) for _ in range(50)} == {1, 4}
+    two = gym.spaces.MultiDiscrete([2, 3], seed=1)
+    assert {tuple(check.sample_action(two, mask).tolist()) for _ in range(50)} == {(1, 2)}
 
 
 def test_vectors(check_script):

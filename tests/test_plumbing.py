@@ -418,17 +418,17 @@ def test_a_loss_that_is_not_finite_ends_the_run(tmp_path):
 
 
 def test_the_printed_command_continues_the_run(tmp_path):
-    """Also in a folder with a blank in its name, with an environment of a module, and without a GPU.
+    """Also in a folder with a blank in its name, with an environment of a module, without a GPU and with two threads.
 
     Its first line says the step."""
-    options = "--env-id toy_envs:Endless-v0 --num-envs 2 --num-steps 16 --num-minibatches 2 --no-cuda --total-timesteps"
-    command = [ppo.__file__, *options.split(), "32", "--runs-folder", "my runs"]
+    options = "--env-id toy_envs:Endless-v0 --num-envs 2 --num-steps 16 --num-minibatches 2 --total-timesteps 32"
+    command = [ppo.__file__, *options.split(), "--no-cuda", "--threads", "2", "--runs-folder", "my runs"]
     for start_of_run in ("", " from step 32"):
         status, output, errors = finish(start(command, tmp_path))
         assert status == 0, errors
         said, printed = output.splitlines()[0].split("; Ctrl-C stops; to continue: python ")
         assert said.endswith(f": training on cpu{start_of_run}")
-        assert printed.endswith(" --no-cuda")
+        assert printed.endswith(" --no-cuda --threads 2")
         command = [*shlex.split(printed), "--total-timesteps", "64"]
     (run,) = (tmp_path / "my runs").iterdir()
     assert steps_of(run) == [32, 64]
