@@ -82,7 +82,7 @@ class Args:
 class Episodes(gym.Wrapper):
     """Flattens observations, and puts the return and length of an episode into the info of its last step.
 
-    Other infos are dropped, but for is_success, as gymnasium cannot join those that change their shape or type."""
+    Of the other infos only is_success is kept, as gymnasium cannot join those that change their shape or type."""
 
     def __init__(self, env):
         super().__init__(env)

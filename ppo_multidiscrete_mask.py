@@ -172,8 +172,8 @@ class Episodes(gym.Wrapper):
 
     [library] The boards of Gym-µRTS are not flattened.
     [aux 4] The info of a reset, and of each step but an episode's last, has the mask of the valid actions, bool
-    [sum(nvec)]. Other infos are dropped, but for is_success, as gymnasium cannot join those that change their shape
-    or type."""
+    [sum(nvec)]. Of the other infos only is_success is kept, as gymnasium cannot join those that change their shape or
+    type."""
 
     def __init__(self, env):
         super().__init__(env)
