@@ -2,8 +2,9 @@
 
     python -m benchmark.random_play CartPole-v1 Acrobot-v1 starpilot
 
-A row replaces that of the same task. An action is drawn uniformly from the action space. A task that gymnasium does not
-know is a game of Procgen, in the easy mode with all levels.
+A row replaces that of the same task. An action is drawn uniformly from the action space, and in Gym-µRTS each of its
+components from the valid ones. Another task that gymnasium does not know is a game of Procgen, in the easy mode with
+all levels.
 """
 
 import importlib.metadata
@@ -11,6 +12,7 @@ import sys
 
 import gymnasium as gym
 import numpy as np
+import torch
 
 from benchmark.results import RESULTS, ROOT
 from benchmark.tables import put_row
@@ -52,13 +54,34 @@ def random_returns_of_procgen(game, episodes):
     return returns
 
 
+def random_returns_of_microrts(task, episodes):
+    """The returns of whole episodes with random valid actions, float64 [episodes]; episode i has the seed i."""
+    script = import_script(ROOT / "ppo_multidiscrete_mask.py")
+    env = script.make_env(script.Args(env_id=task), 0, None)
+    nvec = env.action_space.nvec.tolist()
+    uniform = script.MultiDiscrete(torch.zeros(1, sum(nvec)), nvec)
+    generator = torch.Generator().manual_seed(1)
+    returns = np.zeros(episodes)
+    for episode in range(episodes):
+        _, info = env.reset(seed=episode)
+        while "action_mask" in info:  # the last step of an episode has none
+            policy = uniform.masked(torch.from_numpy(info["action_mask"])[None])
+            _, reward, _, _, info = env.step(policy.sample(generator)[0].numpy())
+            returns[episode] += reward
+    return returns
+
+
 def main():
     installed = {package.name: package.version for package in importlib.metadata.distributions()}
-    packages = [name for name in ("gymnasium", "numpy", "mujoco", "box2d", "envpool") if name in installed]
+    packages = [name for name in ("gymnasium", "numpy", "mujoco", "box2d", "envpool", "gym-microrts") if name in installed]
     versions = " ".join(f"{name}=={installed[name]}" for name in packages)
     for task in sys.argv[1:]:
-        play = random_returns if task in gym.registry else random_returns_of_procgen
-        returns = play(task, EPISODES)
+        if task.startswith("Microrts"):
+            returns = random_returns_of_microrts(task, EPISODES)
+        elif task in gym.registry:
+            returns = random_returns(task, EPISODES)
+        else:
+            returns = random_returns_of_procgen(task, EPISODES)
         mean = round(returns.mean(), 2)
         std = round(returns.std(), 2)
         row = {"task": task, "episodes": EPISODES, "mean": mean, "std": std, "versions": versions}
