@@ -73,7 +73,7 @@ def random_returns_of_microrts(task, episodes):
 
 def main():
     installed = {package.name: package.version for package in importlib.metadata.distributions()}
-    packages = [name for name in ("gymnasium", "numpy", "mujoco", "box2d", "envpool", "gym-microrts") if name in installed]
+    packages = [name for name in "gymnasium numpy mujoco box2d envpool gym_microrts".split() if name in installed]
     versions = " ".join(f"{name}=={installed[name]}" for name in packages)
     for task in sys.argv[1:]:
         if task.startswith("Microrts"):
