@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The clip and other objectives, each at three learning rates or four: docs/losses.md.
+# The clip and other objectives, each at three to six learning rates: docs/losses.md.
 # SEEDS="$(seq -s " " 30)" AGENTS=30 benchmark/ablation/losses.sh ppo_seeds.py
 # SEEDS="1 2 3 4 5 6 7 8 9 10" benchmark/ablation/losses.sh ppo.py
 # SEEDS="1 2 3 4 5 6 7 8 9 10" AGENTS=10 benchmark/ablation/losses.sh HalfCheetah-v5
@@ -43,8 +43,9 @@ print_lines() {  # of the objectives that are its input: the first word holds op
     done
 }
 {
-    print_lines "--env-id CartPole-v1 --total-timesteps 50000" 2.5e-4 1e-3 2.5e-3 5e-3 <<<"$objectives"
-    print_lines "--env-id Acrobot-v1 --total-timesteps 50000" 2.5e-4 1e-3 2.5e-3 5e-3 <<<"$objectives"
+    print_lines "--env-id CartPole-v1 --total-timesteps 50000" 2.5e-4 1e-3 2.5e-3 5e-3 1e-2 <<<"$objectives"
+    print_lines "--env-id CartPole-v1 --total-timesteps 50000" 2e-2 < <(grep ppo_seeds <<<"$objectives")
+    print_lines "--env-id Acrobot-v1 --total-timesteps 50000" 2.5e-4 1e-3 2.5e-3 5e-3 1e-2 <<<"$objectives"
     print_lines "--env-id HalfCheetah-v5 --total-timesteps 200000 $options" 3e-4 1e-3 3e-3 <<<"$continuous"
     print_lines "--env-id Hopper-v5 --total-timesteps 200000 $options" 3e-4 1e-3 3e-3 <<<"$continuous"
     # The best of three rates was the highest for most of these rows, and for ppo_continuous_action.py's, but the
