@@ -76,7 +76,7 @@ def main():
     packages = [name for name in "gymnasium numpy mujoco box2d envpool gym_microrts".split() if name in installed]
     versions = " ".join(f"{name}=={installed[name]}" for name in packages)
     for task in sys.argv[1:]:
-        if task.startswith("Microrts"):
+        if task.startswith("Microrts"):  # asked first, as gymnasium knows these once one of them was made
             returns = random_returns_of_microrts(task, EPISODES)
         elif task in gym.registry:
             returns = random_returns(task, EPISODES)
