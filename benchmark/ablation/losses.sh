@@ -49,6 +49,6 @@ print_lines() {  # of the objectives that are its input: the first word holds op
     print_lines "--env-id Hopper-v5 --total-timesteps 200000 $options" 3e-4 1e-3 3e-3 <<<"$continuous"
     # The highest rate above was the best for most of these rows. For those of ppo_continuous_action.py, but the clip,
     # it was the lowest.
-    print_lines "--env-id CartPole-v1 --total-timesteps 50000" 2e-2 < <(grep ppo_seeds <<<"$objectives")
+    print_lines "--env-id CartPole-v1 --total-timesteps 50000" 2e-2 <<<"$objectives"
     print_lines "--env-id HalfCheetah-v5 --total-timesteps 200000 $options" 1e-2 < <(grep ppo_seeds <<<"$continuous")
 } | "${PYTHON:-.venv/bin/python}" -m benchmark.sweep "$@"
