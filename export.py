@@ -114,6 +114,9 @@ class Graph(nn.Module):
             return obs
         mean = torch.as_tensor(self.obs_stats.mean)
         std = torch.as_tensor(self.obs_stats.var + 1e-8).sqrt()
+        if mean.dim() == obs.dim() + 1:  # of an agent of seeds-continuous, [1, 1, D]
+            mean = mean[0, 0]
+            std = std[0, 0]
         if self.policy_inputs is not None:
             mean = mean[: self.policy_inputs]
             std = std[: self.policy_inputs]
@@ -215,8 +218,8 @@ def difference(step, outputs, is_box):
 
 
 def is_close(one, other):
-    """Whether two arrays or tensors differ by no more than rounding, which a network enlarges."""
-    return np.allclose(one, other, rtol=1e-4, atol=1e-4)
+    """Whether two arrays or tensors have one shape, and differ by no more than rounding, which a network enlarges."""
+    return np.shape(one) == np.shape(other) and np.allclose(one, other, rtol=1e-4, atol=1e-4)
 
 
 def flattened_space(script, envs):

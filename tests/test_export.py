@@ -2,6 +2,7 @@
 
 import re
 import sys
+from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
@@ -199,6 +200,16 @@ def test_parameters_that_differ_where_the_action_does_not():
     assert export.difference(step, outputs, is_box=True) is None
     outputs["std"] = outputs["std"] + 0.1
     assert export.difference(step, outputs, is_box=True) == "its output std differs from the agent's"
+    outputs |= {"mean": np.zeros((1, 2, 1)), "std": np.ones((2, 1))}
+    assert export.difference(step, outputs, is_box=True) == "its output mean differs from the agent's"
+
+
+def test_an_agent_of_seeds_continuous():
+    """Its statistics have two axes more than an observation; the file takes and returns batches of vectors."""
+    stats = SimpleNamespace(mean=np.full((1, 1, 3), 2.0), var=np.full((1, 1, 3), 4.0))
+    player = SimpleNamespace(agent=torch.nn.Identity(), state=None, script=CONTINUOUS.module)
+    graph = export.Graph(player, SimpleNamespace(obs_stats=stats), None)
+    assert graph.normalized(torch.zeros(5, 3)).tolist() == [[-1.0] * 3] * 5
 
 
 def test_actions_beyond_the_bounds_are_clipped(tmp_path):
