@@ -450,9 +450,13 @@ def describe_training(saved):
 def explain_greedy_scores(scores, saved):
     """A line that explains why greedy games have much lower scores than training, or None where they have not.
 
-    The returns of training are those of the last 100 episodes, with samples."""
+    Much lower is by the standard deviation of the returns, and by three standard errors of a mean of so many games. The
+    returns of training are those of the last 100 episodes, with samples."""
     returns = saved.state["returns"]
-    if not scores or not returns or np.mean(scores) >= np.mean(returns) - np.std(returns):
+    if not scores or not returns:
+        return None
+    margin = np.std(returns) * max(1, 3 / np.sqrt(len(scores)))
+    if np.mean(scores) >= np.mean(returns) - margin:
         return None
     reason = "where states look alike to the agent, its most likely actions may go in circles"
     return f"the greedy games scored lower than training, which samples the actions: {reason}; compare without --greedy"
