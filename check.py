@@ -487,7 +487,9 @@ def check_rewards(env, rewards, page):
     actions = env.action_space
     if isinstance(actions, gym.spaces.Box):
         finite = np.concatenate([bound[np.isfinite(bound)] for bound in (actions.low, actions.high)])
-        if len(finite) and (np.abs(finite).max() > 10 or (actions.high - actions.low).min() < 0.1):
+        is_off = (actions.low > 0).any() or (actions.high < 0).any()  # 0 is no action
+        is_far = len(finite) and (np.abs(finite).max() > 10 or (actions.high - actions.low).min() < 0.1)
+        if is_off or is_far:
             hint = "the first policy draws from a normal distribution about 0: scale them to [-1, 1]"
             page.warn(f"actions from {finite.min():.4g} to {finite.max():.4g}; {hint}")
     share = 100 * np.mean(np.array(rewards) != 0)
@@ -705,7 +707,9 @@ class Watched:
 
     def loss(self, function, agent, *args, **kwargs):
         outputs = function(agent, *args, **kwargs)
-        if self.is_in_first_step() and isinstance(agent, torch.nn.Module):
+        # A loss with its scalars is that of the minibatch; one tensor alone is a term that an edit adds to it.
+        is_whole = isinstance(outputs, tuple)
+        if is_whole and self.is_in_first_step() and isinstance(agent, torch.nn.Module):
             self.find_gradients(agent, outputs[0])
         return outputs
 
@@ -1151,7 +1155,7 @@ def learn(probe, script, args, action_space, folder, page):
             failed |= share < 0.75
     text = f"{probe.name}: {'; '.join(texts)}"
     if failed:
-        page.error(f"{text}{place_of(script.gae) if hasattr(script, 'gae') else ''}")
+        page.error(text)
     else:
         page.ok(text)
 

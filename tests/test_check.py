@@ -269,6 +269,21 @@ def test_a_default_that_a_resume_does_not_take(tmp_path, check_script):
     assert "holds" not in page
 
 
+@pytest.mark.parametrize("low, high, warned", [([5, -1], [8, 1], True), ([-3, -1], [1, 2], False)])
+def test_actions_that_cannot_be_0(low, high, warned, capsys):
+    """The first policy draws from about 0; ppo_continuous_action.py has a hint, too."""
+    env = Walk()
+    env.action_space = gym.spaces.Box(np.float32(low), np.float32(high))
+    check.check_rewards(env, [1.0], check.Page())
+    assert ("scale them to [-1, 1]" in capsys.readouterr().out) == warned
+
+
+def test_a_term_of_the_loss_with_a_function_of_its_own(check_script):
+    term = "def smooth_loss(agent, minibatch):\n    return 0.0 * agent(minibatch['obs'])[1].mean()\n\n\ndef ppo_loss("
+    added = "args.vf_coef * value_loss + smooth_loss(agent, minibatch)"
+    check_script(("def ppo_loss(", term), ("args.vf_coef * value_loss", added), status=0)
+
+
 def test_a_random_action_is_one_that_the_mask_allows():
     one = gym.spaces.Discrete(5, seed=1)
     mask = {"action_mask": np.array([False, True, False, False, True])}
