@@ -2,6 +2,7 @@
 
 import re
 import sys
+from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
@@ -282,6 +283,13 @@ def test_a_term_of_the_loss_with_a_function_of_its_own(check_script):
     term = "def smooth_loss(agent, minibatch):\n    return 0.0 * agent(minibatch['obs'])[1].mean()\n\n\ndef ppo_loss("
     added = "args.vf_coef * value_loss + smooth_loss(agent, minibatch)"
     check_script(("def ppo_loss(", term), ("args.vf_coef * value_loss", added), status=0)
+
+
+def test_an_agent_with_memory_learns_nothing_here(capsys):
+    """The answers are those of an agent that sees one observation."""
+    script = SimpleNamespace(make_env=None, Agent=SimpleNamespace(initial_state=None))
+    check.check_learning(script, None, None, check.Page())
+    assert "skip   its agent has a memory" in capsys.readouterr().out
 
 
 def test_a_random_action_is_one_that_the_mask_allows():
