@@ -114,7 +114,7 @@ class Page:
             plural = "" if self.counts[kind] == 1 else "s"
             texts.append(f"{self.counts[kind]} {word}{plural}")
         text = f"{', '.join(texts)} in {time.monotonic() - self.start_time:.0f} s"
-        return f"{text}; fix the {self.first_error} first" if self.first_error else text
+        return f'{text}; first mend those of "{self.first_error}"' if self.first_error else text
 
 
 @functools.cache
@@ -1053,6 +1053,11 @@ class Probe(typing.NamedTuple):
     pay: typing.Callable  # (x, first) to the reward of the last step
     values: dict = {}  # the right values, {observation: value}; "gamma" is the option
     actions: dict = {}  # the right actions, {observation: whether the action should be above 0}
+    ent_coef: float = 0.0  # with a large one, the policy must stay as random as it was
+
+    @property
+    def env_id(self):
+        return f"{self.name.replace(' ', '-')}-v0"
 
 
 PROBES = [
@@ -1064,6 +1069,7 @@ PROBES = [
     Probe(
         "action by observation", 1, lambda step, x: x, lambda x, first: first == (x > 0), actions={-1: False, 1: True}
     ),
+    Probe("entropy bonus", 1, lambda step, x: 0, lambda x, first: first, ent_coef=3.0),
 ]
 
 
@@ -1111,31 +1117,41 @@ def check_learning(script, args, folder, page):
     else:
         with quiet():
             env = script.make_env(args, 0, None)
-        if len(env.observation_space.shape) != 1:
-            reason = "its observations are images"
+        reason = "its observations are images" if len(env.observation_space.shape) != 1 else ""
+    if not reason:
+        with quiet():
+            register_probes(env.action_space)
+        reason = why_unfit(script, replaced(args, env_id=PROBES[0].env_id))
     if reason:
         page.skip(reason)
         return
-    action_space = gym.spaces.Discrete(2)
-    if isinstance(env.action_space, gym.spaces.Box):
-        action_space = gym.spaces.Box(-1, 1, (1,), np.float32)
-    elif isinstance(env.action_space, gym.spaces.MultiDiscrete):
-        action_space = gym.spaces.MultiDiscrete([2])
     for probe in PROBES:
         with page.check(probe.name):
-            learn(probe, script, args, action_space, folder, page)
+            learn(probe, script, args, folder, page)
 
 
-def learn(probe, script, args, action_space, folder, page):
+def register_probes(space):
+    """Makes the ids of the probes. Their actions are of the same kind as `space`."""
+    if isinstance(space, gym.spaces.Box):
+        action_space = gym.spaces.Box(-1, 1, (1,), np.float32)
+    elif isinstance(space, gym.spaces.MultiDiscrete):
+        action_space = gym.spaces.MultiDiscrete([2])
+    else:
+        action_space = gym.spaces.Discrete(2)
+    for probe in PROBES:
+        parts = {"probe": probe, "action_space": action_space}
+        gym.register(probe.env_id, ProbeEnv, kwargs=parts, max_episode_steps=10)  # more than any episode has
+
+
+def learn(probe, script, args, folder, page):
     """Trains on a Probe, and compares what the agent has learned with the answer."""
-    env_id = f"{probe.name.replace(' ', '-')}-v0"
-    gym.register(env_id, ProbeEnv, kwargs={"probe": probe, "action_space": action_space})
     gamma = 0.5  # another value would hardly show in the answer
     changes = dict(num_envs=8, num_steps=16, num_minibatches=2, update_epochs=4, total_timesteps=128 * 60)
-    changes |= dict(learning_rate=2e-3, anneal_lr=False, gamma=gamma, save_every=0, async_envs=False, ent_coef=0.0)
+    changes |= dict(learning_rate=2e-3, anneal_lr=False, gamma=gamma, save_every=0, async_envs=False)
+    changes |= dict(ent_coef=probe.ent_coef, reward_shift=0.0, reward_scale=1.0, reward_clip=None)
+    args = replaced(args, env_id=probe.env_id, runs_folder=str(folder), capture_video=False, **changes)
     with mock.patch.object(script, "make_envs", wrap(script.make_envs, freeze_statistics)):
-        run = Watched(script, replaced(args, env_id=env_id, runs_folder=str(folder), capture_video=False, **changes))
-    del gym.registry[env_id]
+        run = Watched(script, args)
     if run.error is not None:
         raise run.error
     agent = run.result[0] if isinstance(run.result, list) else run.result
@@ -1155,11 +1171,30 @@ def learn(probe, script, args, action_space, folder, page):
             share = (actions == probe.actions[observation]).float().mean().item()
             texts.append(f"right actions at {observation}: {share:.0%}")
             failed |= share < 0.75
+    if probe.ent_coef > 0:
+        obs = torch.zeros((1, 1), device=device)
+        with torch.no_grad():
+            before, after = [each(obs)[0].entropy().mean().item() for each in (run.first_agent, agent)]
+        bonus = f"with a coefficient of {probe.ent_coef:g}"
+        texts.append(f"entropy {before:.2f} before training, {after:.2f} after it {bonus}")
+        failed |= after < before - 0.1
     text = f"{probe.name}: {'; '.join(texts)}"
     if failed:
         page.error(text)
     else:
         page.ok(text)
+
+
+def why_unfit(script, args):
+    """Why the script's agent would not see a Probe's observations; "" if it does."""
+    try:
+        with quiet():
+            env = script.make_env(args, 0, None)
+    except (Exception, SystemExit) as error:
+        return f"its make_env() does not take this environment: {describe(error)}"
+    if env.observation_space.shape != (1,):
+        return f"its make_env() makes {env.observation_space.shape} of an observation of one number"
+    return ""
 
 
 def freeze_statistics(function, *args, **kwargs):

@@ -349,6 +349,7 @@ WRONG_SIGNS = {
     "in the deltas": ("rewards + gamma * next_values", "rewards - gamma * next_values", "discounting"),
     "in the sum": ("deltas[t] + gamma * gae_lambda", "deltas[t] - gamma * gae_lambda", "one action"),
     "in the loss": ("max(-surrogate, -clipped_surrogate)", "max(surrogate, clipped_surrogate)", "one action"),
+    "of the entropy bonus": ("- args.ent_coef * entropy", "+ args.ent_coef * entropy", "entropy bonus"),
 }
 
 
@@ -358,6 +359,29 @@ def test_a_wrong_sign(name, check_script, monkeypatch):
     monkeypatch.setattr(check, "PROBES", [each for each in check.PROBES if each.name == probe])
     page = check_script((old, new), with_learning=True)
     assert f"ERROR  {probe}: " in page
+
+
+def test_probes_that_a_wrapper_changes(check_script, monkeypatch):
+    """A wrapper that adds to the observations, and one that needs an attribute of the user's environment."""
+    monkeypatch.setattr(check, "PROBES", check.PROBES[:1])
+    timed = ("    return Episodes(env)", "    return Episodes(gym.wrappers.TimeAwareObservation(env))")
+    page = check_script(timed, status=0, with_learning=True)
+    assert "skip   its make_env() makes (2,) of an observation of one number" in page
+    of_cart_pole = (
+        "    return Episodes(env)",
+        "    env.get_wrapper_attr('theta_threshold_radians')\n    return Episodes(env)",
+    )
+    page = check_script(of_cart_pole, status=0, with_learning=True)
+    assert "skip   its make_env() does not take this environment: AttributeError" in page
+
+
+def test_probes_for_scaled_rewards(check_script, monkeypatch):
+    """The answers are those of rewards as they are, so the options of the recipe reward-shaper do nothing."""
+    monkeypatch.setattr(check, "PROBES", check.PROBES[:1])
+    option = ("    # update\n", "    reward_scale: float = 0.1\n    # update\n")
+    scaled = ("rewards[t] = reward\n", "rewards[t] = reward * args.reward_scale\n")
+    page = check_script(option, scaled, status=0, with_learning=True)
+    assert "ok     constant value: value of 0 is 1.00" in page
 
 
 def test_nothing_to_check(tmp_path, capsys):

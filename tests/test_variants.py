@@ -556,6 +556,12 @@ def test_episodes_begin_apart(made):
             assert infos["final_info"]["episode"]["l"][index] == 200
     assert ends == [[200, 400], [150, 350], [100, 300], [50, 250]]
 
+    env = module.make_env(module.Args(num_envs=1), 0, None)  # later episodes do not seed the action space
+    env.reset(seed=7)
+    state = env.action_space.np_random.bit_generator.state
+    env.reset()
+    assert env.action_space.np_random.bit_generator.state == state
+
     args = module.Args(num_envs=4, horizon=80)  # the random player of CartPole loses, and begins anew
     obs, _ = module.make_envs(args).reset(seed=7)
     assert (np.abs(obs[:, 2]) < 0.21).all()
