@@ -727,6 +727,7 @@ class Watched:
                 minibatch = self.minibatch
             kept = copy.deepcopy(minibatch)
             before = copy_parameters(agent)
+            torch.manual_seed(0)  # for dropout, so that the step after a resume draws the same numbers
             stats = function(agent, optimizer, minibatch, args)
             self.first_steps.append(FirstStep(kept, dict(vars(args)), optimizer, before, copy_parameters(agent)))
         self.stats[-1].append({name: float(scalar.mean()) for name, scalar in stats.items()})

@@ -222,8 +222,10 @@ def is_close(one, other):
     return np.shape(one) == np.shape(other) and np.allclose(one, other, rtol=1e-4, atol=1e-4)
 
 
-def flattened_space(script, envs):
-    """The space of the observations that Episodes flattens to vectors, or None if it does not."""
+def describe_layout(script, envs):
+    """A line that says which wrapper makes vectors of the environment's own observations, or None if they are vectors.
+
+    envs: the environments, as enjoy.py makes them."""
     vector = envs.unwrapped
     if not isinstance(vector, gym.vector.SyncVectorEnv):  # EnvPool's have no Episodes
         return None
@@ -231,12 +233,17 @@ def flattened_space(script, envs):
         return None
     env = vector.envs[0]
     while isinstance(env, gym.Wrapper):
-        if hasattr(script, "Episodes") and isinstance(env, script.Episodes):
-            space = env.env.observation_space
-            is_flattened = gym.spaces.flatten_space(space) == env.observation_space != space
-            return space if is_flattened else None
+        space = env.env.observation_space
+        if is_vector(env.observation_space) and not is_vector(space):
+            if hasattr(script, "Episodes") and isinstance(env, script.Episodes):
+                return f"obs is gymnasium.spaces.flatten(space, observation), of the space {space}"
+            return f"obs comes from the wrapper {type(env).__name__}, which makes a vector of the space {space}"
         env = env.env
     return None
+
+
+def is_vector(space):
+    return isinstance(space, gym.spaces.Box) and len(space.shape) == 1
 
 
 def export(args, script_options=()):
@@ -253,7 +260,7 @@ def export(args, script_options=()):
     player = enjoy.Player(saved, envs)
     steps = record_steps(envs, recorder, player, args)
     space = envs.single_action_space
-    flattened = flattened_space(saved.script, envs)
+    layout = describe_layout(saved.script, envs)
 
     unfinished = args.file.with_name(f"{args.file.name}.tmp")
     try:
@@ -267,8 +274,8 @@ def export(args, script_options=()):
 
     for value in session.get_inputs() + session.get_outputs():
         print(f"{args.file}: {value.name} {value.type} {value.shape}")
-    if flattened is not None:
-        print(f"obs is gymnasium.spaces.flatten(space, observation), of the space {flattened}")
+    if layout is not None:
+        print(layout)
     print(f"{args.file}: the same as {saved.file} in {len(steps)} steps of {saved.options.env_id}")
 
 

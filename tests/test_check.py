@@ -261,6 +261,14 @@ def test_an_option_that_a_resume_changes(check_script):
     assert "ERROR  option ent_coef is 0.0025 in update 2, and 0.005 after a resume" in check_script(first, falls)
 
 
+def test_dropout_is_no_missing_part(check_script):
+    page = check_script(
+        ("self.value_trunk = mlp(inputs)", "self.value_trunk = nn.Sequential(mlp(inputs), nn.Dropout(0.1))")
+    )
+    assert "values differ from those of the rollout" in line_of(page, "ERROR  in the first minibatch")
+    assert "update 2 begins with the same gradient step" in page
+
+
 def test_a_default_that_a_resume_does_not_take(tmp_path, check_script):
     state = {"args": vars(ppo.Args(ent_coef=0.25)), "parts": {}}
     torch.save(state, tmp_path / "checkpoint_000000000064.pt")
