@@ -961,8 +961,8 @@ def test_the_effects_are_those_of_the_results():
         assert [row.final.mean for row in rows] == sorted(row.final.mean for row in rows)
         for recipe, parent, runs, final, whole in rows:
             script, *names = runs[0].about["script"].split("+")
-            if "seeds-vector" in names:
-                beside = f"{script}+seeds-vector"
+            if script == "ppo_seeds":
+                beside = f"{script}+{names[-1]}"
             else:  # the script with all recipes but the last
                 beside = "+".join([script, *names[:-1]])
             assert {run.about["script"] for run in parent} == {beside}

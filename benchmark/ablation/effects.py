@@ -22,6 +22,8 @@ from recipes.recipe import Recipe, escape, recipes, write
 RESULTS = Path(__file__).parent / "results"
 # An option whose absence has a row of its own
 TRUNCATED = Recipe(Path("without/--bootstrap-truncated"), {"what": "a time limit counts as an end, as in `ppo2`"}, "")
+# Recipes for ppo_seeds.py that the runs of thirty_seeds.sh have, and those that they are compared with
+SIDE_BY_SIDE = ("seeds-vector", "seeds-continuous")
 # The options of ppo_seeds.py that do the same as a recipe for ppo.py.
 OPTIONS = {("anneal_lr", False): "core-4", ("max_grad_norm", 1e9): "core-11"}
 
@@ -57,14 +59,14 @@ def effects():
         parent, *names = script.split("+")
         if "plasticity-log" in names and len(names) > 1:
             continue  # it only logs, and the same runs without it are there
-        if "seeds-vector" in names:  # the runs of thirty_seeds.sh, and what they are compared with
-            names.remove("seeds-vector")
-            parent = f"{parent}+seeds-vector"
+        if names and names[-1] in SIDE_BY_SIDE:
+            parent = f"{parent}+{names.pop()}"
             recipe = known["+".join(names)] if names else None
         else:  # of several recipes the last is compared with the script that has the others
             parent = "+".join([parent, *names[:-1]])
             recipe = known[names[-1]] if names else None
-        if script == "ppo_seeds+seeds-vector":
+        is_side_by_side = parent.endswith(SIDE_BY_SIDE)
+        if is_side_by_side and not names:
             changed = json.loads(options)
             for (option, value), name in OPTIONS.items():
                 if changed.get(option) == value:
@@ -84,7 +86,7 @@ def effects():
         shown = {name: value for name, value in json.loads(options).items() if name != "total_timesteps"}
         words = [option_text(name, value) for name, value in shown.items()]
         what = f"{' '.join([env_id, *words])}, {steps:,} steps"
-        if parent == "ppo_seeds+seeds-vector":
+        if is_side_by_side:
             what += ", agents side by side"
         elif "+" in parent:
             what += f", with {' and '.join(parent.split('+')[1:])}"
