@@ -956,7 +956,9 @@ def test_an_effect_is_bold_where_its_corrected_p_is_low():
 def test_the_effects_are_those_of_the_results():
     """In the table and in the recipes' headers; each beside the runs of its parent with the same options."""
     text = (ROOT / "benchmark/ablation/README.md").read_text()
-    for what, rows in effects.effects().items():
+    tables = effects.effects()
+    assert "\n".join(effects.summary(tables)) in text
+    for what, rows in tables.items():
         assert rows and f"### {what}\n" in text
         assert [row.final.mean for row in rows] == sorted(row.final.mean for row in rows)
         for recipe, parent, runs, final, whole in rows:

@@ -24,6 +24,7 @@ RESULTS = Path(__file__).parent / "results"
 TRUNCATED = Recipe(Path("without/--bootstrap-truncated"), {"what": "a time limit counts as an end, as in `ppo2`"}, "")
 # Recipes for ppo_seeds.py that the runs of thirty_seeds.sh have, and those that they are compared with
 SIDE_BY_SIDE = ("seeds-vector", "seeds-continuous")
+SIDE_BY_SIDE_WORDS = ", agents side by side"
 # The options of ppo_seeds.py that do the same as a recipe for ppo.py.
 OPTIONS = {("anneal_lr", False): "core-4", ("max_grad_norm", 1e9): "core-11"}
 
@@ -87,7 +88,7 @@ def effects():
         words = [option_text(name, value) for name, value in shown.items()]
         what = f"{' '.join([env_id, *words])}, {steps:,} steps"
         if is_side_by_side:
-            what += ", agents side by side"
+            what += SIDE_BY_SIDE_WORDS
         elif "+" in parent:
             what += f", with {' and '.join(parent.split('+')[1:])}"
         tables.setdefault((what, parent), []).append(effect)
@@ -193,6 +194,36 @@ def section(what, rows):
     return [*lines, ""]
 
 
+def summary(tables):
+    """The lines of a table of all tasks whose seeds were trained side by side: effects on the final return."""
+    columns = {}  # {task: (spread of the script itself, {recipe: cell})}
+    for what, rows in tables.items():
+        if what.endswith(SIDE_BY_SIDE_WORDS):
+            cells = cells_of([effect.final for effect in rows])
+            env_id = rows[0].parent[0].about["env_id"]
+            names = [effect.recipe.name for effect in rows]
+            columns[env_id] = spread(scores(rows[0].parent)), dict(zip(names, cells, strict=True))
+    found = {name for _, cells in columns.values() for name in cells}
+    lines = [
+        f"| detail that is taken out | {' | '.join(columns)} |",
+        f"|---|{'---|' * len(columns)}",
+        f"| none: final return | {' | '.join(own for own, _ in columns.values())} |",
+    ]
+    for recipe in recipes():
+        if recipe.name in found:
+            cells = [cells.get(recipe.name, "") for _, cells in columns.values()]
+            link = f"[{recipe.file.stem}](../../recipes/{recipe.name}.diff): {escape(recipe.header['what'])}"
+            lines.append(f"| {' | '.join([link, *cells])} |")
+    return lines
+
+
+def put(text, mark, lines):
+    """A text with `lines` between the comments of a mark."""
+    before, _, _ = text.partition(f"<!-- {mark} -->")
+    _, _, after = text.partition(f"<!-- /{mark} -->")
+    return before + f"<!-- {mark} -->\n" + "\n".join(lines) + f"<!-- /{mark} -->" + after
+
+
 def sentence(what, effect):
     """What the header of a recipe says about its effect."""
     several = len(effect.runs) > 1
@@ -214,10 +245,8 @@ def main():
         for effect in rows:
             sentences.setdefault(effect.recipe.name, []).append(sentence(what, effect))
     readme = Path(__file__).parent / "README.md"
-    text = readme.read_text()
-    before, _, _ = text.partition("<!-- effects -->")
-    _, _, after = text.partition("<!-- /effects -->")
-    readme.write_text(before + "<!-- effects -->\n" + "\n".join(lines) + "<!-- /effects -->" + after)
+    text = put(readme.read_text(), "side by side", [*summary(tables), ""])
+    readme.write_text(put(text, "effects", lines))
     for recipe in recipes():
         if recipe.name in sentences:
             measured = "; ".join(sentences[recipe.name])

@@ -1,26 +1,41 @@
 #!/usr/bin/env bash
-# The core details on CartPole and Acrobot with thirty seeds, most of them side by side in one process:
+# The core details on four tasks with thirty seeds, most of them side by side in one process:
 # SEEDS="$(seq -s " " 30)" AGENTS=30 benchmark/ablation/thirty_seeds.sh
-# core-1 and core-6 do not fit ppo_seeds.py, and are compared with ppo.py. Options stand for core-4 and core-11.
+# Recipes that do not fit ppo_seeds.py are compared with a script of one agent. Options stand for core-4 and core-11.
 cd "$(dirname "$0")/../.." || exit
 export FOLDER="${FOLDER:-build/ablation}" RESULTS="${RESULTS-benchmark/ablation/results}"
-for task in "CartPole-v1 --total-timesteps 50000 --no-cuda" "Acrobot-v1 --total-timesteps 100000 --no-cuda"; do
-    cat <<END
-ppo_seeds.py + with/seeds-vector --env-id $task
-ppo_seeds.py + without/core-2 + with/seeds-vector --env-id $task
-ppo_seeds.py + without/core-3 + with/seeds-vector --env-id $task
-ppo_seeds.py + without/core-3-torch + with/seeds-vector --env-id $task
-ppo_seeds.py + with/seeds-vector --env-id $task --no-anneal-lr
-ppo_seeds.py + without/core-5 + with/seeds-vector --env-id $task
-ppo_seeds.py + without/core-7 + with/seeds-vector --env-id $task
-ppo_seeds.py + without/core-8 + with/seeds-vector --env-id $task
-ppo_seeds.py + without/core-9 + with/seeds-vector --env-id $task
-ppo_seeds.py + without/core-10 + with/seeds-vector --env-id $task
-ppo_seeds.py + with/seeds-vector --env-id $task --max-grad-norm 1e9
-ppo_seeds.py + without/core-13 + with/seeds-vector --env-id $task
-ppo.py --env-id $task
-ppo.py + without/core-1 --env-id $task
-ppo.py + without/core-6 --env-id $task
-ppo.py + without/core-6-in-order --env-id $task
-END
-done | "${PYTHON:-.venv/bin/python}" -m benchmark.sweep "$@"
+
+side_by_side() {  # the recipe for several agents, the options of the task, then the details to take out
+    local agents="$1" options="$2"
+    shift 2
+    echo "ppo_seeds.py + with/$agents $options"
+    for detail in "$@"; do
+        echo "ppo_seeds.py + without/$detail + with/$agents $options"
+    done
+    echo "ppo_seeds.py + with/$agents $options --no-anneal-lr"
+    echo "ppo_seeds.py + with/$agents $options --max-grad-norm 1e9"
+}
+
+one_agent() {  # the script, the options of the task, then the details to take out
+    local script="$1" options="$2"
+    shift 2
+    echo "$script $options"
+    for detail in "$@"; do
+        echo "$script + without/$detail $options"
+    done
+}
+
+core="core-2 core-3 core-3-torch core-5 core-7 core-8 core-9"
+lander="--env-id LunarLander-v3 --total-timesteps 100000 --num-envs 16 --num-steps 128 --num-minibatches 16"
+lander="$lander --learning-rate 1e-3 --gae-lambda 0.98 --bootstrap-truncated --no-cuda"
+pendulum="--env-id Pendulum-v1 --total-timesteps 40960 --num-envs 8 --num-steps 256 --num-minibatches 16"
+pendulum="$pendulum --learning-rate 1e-3 --gamma 0.95 --bootstrap-truncated --no-cuda"
+{
+    for task in "CartPole-v1 --total-timesteps 50000 --no-cuda" "Acrobot-v1 --total-timesteps 100000 --no-cuda"; do
+        side_by_side seeds-vector "--env-id $task" $core core-10 core-13
+        one_agent ppo.py "--env-id $task" core-1 core-6 core-6-in-order
+    done
+    side_by_side seeds-vector "$lander" $core core-10 core-13
+    side_by_side seeds-continuous "$pendulum" $core
+    one_agent ppo_continuous_action.py "$pendulum" core-6 continuous-6 continuous-8
+} | "${PYTHON:-.venv/bin/python}" -m benchmark.sweep "$@"
