@@ -59,7 +59,7 @@ ROUNDING_LOW_PRECISION = 0.02  # with --tf32 or --bf16
 @dataclasses.dataclass(frozen=True)
 class Args:
     script: tyro.conf.Positional[Path]  # the script to check
-    learn: bool = False  # also train on five small environments whose answers are known
+    learn: bool = False  # also train on six small environments whose answers are known
 
 
 # The page, and places in the user's code.

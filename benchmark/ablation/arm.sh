@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # An arm with torques of different scales (arm.py): SEEDS="1 2 3 4 5" benchmark/ablation/arm.sh
-# The defaults and the settings to copy of docs/environment.md, and these where the goal is hidden from the policy, with a
+# The defaults and the large batch of docs/environment.md, and this one where the goal is hidden from the policy, with a
 # critic that does not see it either and with one that does. heavy_arm.py goes on with the agents of the second line.
 cd "$(dirname "$0")/../.." || exit
 export FOLDER="${FOLDER:-build/ablation}" RESULTS="${RESULTS-benchmark/results/arm}"
