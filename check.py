@@ -45,6 +45,8 @@ import torch
 import tyro
 from gymnasium.utils.env_checker import check_env
 from gymnasium.wrappers.utils import RunningMeanStd
+from torch.nn.modules.module import register_module_forward_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from saved import import_script
 
@@ -238,6 +240,8 @@ def check_spaces(script, space, page):
         if not is_flat:
             page.error(f"{name} is of the space {part}, which has no fixed size: a wrapper must encode or drop it")
         elif isinstance(part, gym.spaces.Box) and len(part.shape) >= axes and (part.high == 255).any():
+            if "Conv2d" in Path(script.__file__).read_text():
+                continue  # its network makes an image of the vector again
             page.warn(f"{name} is an image {list(part.shape)}, which the script makes a part of a vector")
 
 
@@ -591,17 +595,18 @@ class FirstStep(typing.NamedTuple):
     optimizer: typing.Any
     before: dict  # the agent's parameters, {name: tensor}
     after: dict
+    buffers: dict  # what else the agent saves, such as statistics of observations
 
 
 class Watched:
     """A run of the script, and what its functions got and returned.
 
-    The functions are wrapped while the script trains, and do what they always do. `minibatch`, if it is given, takes
-    the place of the first one."""
+    The functions are wrapped while the script trains, and do what they always do. `first_step`, if it is given, has the
+    minibatch that takes the place of the first one, and the agent's buffers of that time."""
 
-    def __init__(self, script, args, words=(), minibatch=None):
+    def __init__(self, script, args, words=(), first_step=None):
         self.script = script
-        self.minibatch = minibatch
+        self.first_step = first_step
         self.error = None  # the exception that ended the run
         self.result = None  # what train() returned
         self.runs = []  # the Run, or those of several agents
@@ -609,6 +614,8 @@ class Watched:
         self.first_agent = None  # a copy of the first, from before the first update
         self.parts = {}
         self.unsavable = {}  # {part: why}
+        self.modules = {}  # {id: module} of all with parameters that were called
+        self.optimizers = {}  # {id: optimizer} of torch's that took a step
         self.states = {}  # of the parts after run.start()
         self.options_read = set()
         self.update_times = []  # seconds
@@ -642,6 +649,11 @@ class Watched:
             for (owner, name), look in watched.items():
                 if hasattr(owner, name):
                     stack.enter_context(mock.patch.object(owner, name, wrap(getattr(owner, name), look)))
+            for handle in (
+                register_module_forward_hook(self.see_module),
+                register_optimizer_step_post_hook(self.see_optimizer),
+            ):
+                stack.callback(handle.remove)
             try:
                 run = getattr(script, Source(Path(script.__file__)).create_run())(args)
                 run.updates = functools.partial(self.updates, run.updates)
@@ -655,6 +667,27 @@ class Watched:
                 run.writer.close()
         for process in multiprocessing.active_children():
             process.kill()
+
+    def see_module(self, module, inputs, outputs):
+        if any(True for _ in module.parameters()):
+            self.modules[id(module)] = module
+
+    def see_optimizer(self, optimizer, args, kwargs):
+        self.optimizers[id(optimizer)] = optimizer
+
+    def outside_parts(self):
+        """The modules and optimizers that belong to no part, but for copies of the agent."""
+        known = self.agents + [module for module in self.modules.values() if isinstance(module, self.script.Agent)]
+        for part in self.parts.values():
+            known += [part, *getattr(part, "__dict__", {}).values()]  # also what a part keeps in its attributes
+        inside = {id(thing) for thing in known}
+        for module in known:
+            if isinstance(module, torch.nn.Module):
+                inside |= {id(inner) for inner in module.modules()}
+        outside = [module for key, module in self.modules.items() if key not in inside]
+        inner = {id(each) for module in outside for each in module.modules() if each is not module}
+        outside = [module for module in outside if id(module) not in inner]
+        return outside + [optimizer for key, optimizer in self.optimizers.items() if key not in inside]
 
     def is_in_first_step(self):
         """Whether the loss of the first gradient step is computed; actors in other threads have no gradients."""
@@ -723,13 +756,16 @@ class Watched:
         if not is_first_of_update:
             stats = function(agent, optimizer, minibatch, args)
         else:
-            if not self.first_steps and self.minibatch is not None:
-                minibatch = self.minibatch
+            if not self.first_steps and self.first_step is not None:
+                minibatch = self.first_step.minibatch
+                agent.load_state_dict(self.first_step.buffers, strict=False)  # a resume has another rollout
             kept = copy.deepcopy(minibatch)
             before = copy_parameters(agent)
+            buffers = {name: value.clone() for name, value in agent.state_dict().items() if name not in before}
             torch.manual_seed(0)  # for dropout, so that the step after a resume draws the same numbers
             stats = function(agent, optimizer, minibatch, args)
-            self.first_steps.append(FirstStep(kept, dict(vars(args)), optimizer, before, copy_parameters(agent)))
+            after = copy_parameters(agent)
+            self.first_steps.append(FirstStep(kept, dict(vars(args)), optimizer, before, after, buffers))
         self.stats[-1].append({name: float(scalar.mean()) for name, scalar in stats.items()})
         return stats
 
@@ -932,7 +968,7 @@ def check_parameters(run, stats, args, source, page):
     after = run.first_steps[1].before if len(run.first_steps) > 1 else first.after
     unmoved = [name for name, tensor in first.before.items() if torch.equal(tensor, after[name])]
     gradients = run.gradients
-    unused = [name for name, gradient in gradients.items() if gradient is None]
+    unused = [name for name in unmoved if name in gradients and gradients[name] is None]
     outside = [name for name in unmoved if gradients.get(name) is not None and gradients[name].any()]
     still = [name for name in unmoved if gradients.get(name) is not None and not gradients[name].any()]
     frozen = [name for name in unmoved if gradients and name not in gradients]
@@ -979,11 +1015,15 @@ def check_options_read(run, source, page):
         page.ok(f"all {len(names)} options are read")
 
 
-def check_checkpoint(script, args, run, page):
+def check_checkpoint(script, args, run, source, page):
     """Resumes from the checkpoint of update 1, and compares update 2 with that of the run that was not interrupted."""
     page.section("checkpoint")
     for name, problem in run.unsavable.items():
         page.error(f"part {name}: {problem}")
+    for thing in run.outside_parts():
+        name = type(thing).__name__
+        hint = "a resume begins it anew, unless train() loads it from a file"
+        page.warn(f"training uses an object {name} that is in no part of run.start(): {hint}{source.call(name)}")
     if run.error is not None or not run.first_steps:
         page.skip("resume: the run did not end")
         return
@@ -992,7 +1032,7 @@ def check_checkpoint(script, args, run, page):
     shutil.copytree(run.runs[0].folder, folder, ignore=shutil.ignore_patterns("lock", "*.pt"))
     shutil.copy(file, folder)
     words = ["--env-id", args.env_id]
-    resumed = Watched(script, dataclasses.replace(args, resume=str(folder)), words, run.first_steps[1].minibatch)
+    resumed = Watched(script, dataclasses.replace(args, resume=str(folder)), words, run.first_steps[1])
     errors = page.counts["ERROR"]
     saved = torch.load(file, map_location="cpu", weights_only=True)["parts"]
     for name, state in resumed.states.items():
@@ -1245,7 +1285,7 @@ def check(path, options, with_learning=False):
             check_agent(run, obs, args, source, page)
         check_update(run, args, source, page)
         with page.check("checkpoint"):
-            check_checkpoint(script, args, run, page)
+            check_checkpoint(script, args, run, source, page)
         if isinstance(options_of_user.resume, str):
             with page.check("--resume"):
                 check_resume_option(script, options_of_user, options, source, page)

@@ -15,6 +15,7 @@ after the steps of the shorter of these two. Runs that are left out are named.
 """
 
 import argparse
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -73,6 +74,11 @@ def find_runs(folder):
     return experiments
 
 
+def parts_of(name):
+    """The script and the options of a name, sorted, as the order of options does not matter."""
+    return sorted(re.split(" (?=--)", name))
+
+
 def choose(experiments, name):
     """The whole name of the experiment that `name` means; Unclear with a list of names where that is not clear.
 
@@ -82,7 +88,7 @@ def choose(experiments, name):
         _, about = experiments[whole][0]
         names.append(names_of(about)._replace(short=short))
     for kind in ("whole", "short", "without_steps", "script"):
-        meant = [each.whole for each in names if getattr(each, kind) == name]
+        meant = [each.whole for each in names if parts_of(getattr(each, kind)) == parts_of(name)]
         if len(meant) == 1:
             return meant[0]
     listed = [f'  "{whole}" ({len(runs)} runs)' for whole, runs in experiments.items()]

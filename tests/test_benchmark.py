@@ -1027,7 +1027,8 @@ def test_experiments_of_a_folder(run, tmp_path, capsys, monkeypatch):
         f"left out: {folder}/CartPole-v1__my_ppo__2__: seed 2 is there twice",
         f"left out: {folder}/CartPole-v1__my_ppo__3__: no checkpoint of an update",
     ]  # fmt: skip
-    assert "ppo --gamma 0.9 --total-timesteps 2048 (b)" in "".join(start(*pair, "ppo --gamma 0.9"))
+    for name in ("ppo --gamma 0.9", "ppo --total-timesteps 2048 --gamma 0.9"):
+        assert "ppo --gamma 0.9 --total-timesteps 2048 (b)" in "".join(start(*pair, name))
     for name, said in (("nix", "is none of"), ("ppo", "the same experiment")):
         with pytest.raises(SystemExit, match=said):
             start(*pair, name)

@@ -261,6 +261,46 @@ def test_an_option_that_a_resume_changes(check_script):
     assert "ERROR  option ent_coef is 0.0025 in update 2, and 0.005 after a resume" in check_script(first, falls)
 
 
+END_OF_UPDATE = "        run.log_update(scalars)\n"
+VALUE_TRUNK = "        self.value_trunk = mlp(inputs)\n"
+
+
+def learns_too(name):
+    """The lines of train() that make an optimizer of a module, and those of a step at the end of each update."""
+    made = f"    other_optimizer = torch.optim.SGD({name}.parameters(), lr=0.1)\n"
+    step = f"        {name}(torch.ones(1, 4)).mean().backward()\n        other_optimizer.step()\n"
+    return made, (END_OF_UPDATE, step + END_OF_UPDATE)
+
+
+def test_what_learns_and_is_no_part(check_script):
+    """A module and an optimizer of torch."""
+    optimizer, step = learns_too("other")
+    made = f"    other = nn.Linear(4, 4)\n{optimizer}"
+    page = check_script((START, made + START), step, status=0)
+    assert "training uses an object Linear that is in no part" in page
+    assert "training uses an object SGD that is in no part" in page
+    parts = START.replace("=optimizer", "=optimizer, other=other, other_optimizer=other_optimizer")
+    assert "in no part" not in check_script((START, made + parts), step, status=0)
+
+
+def test_an_optimizer_of_a_module_inside_the_agent(check_script):
+    """The loss of PPO does not use the module, which moves all the same."""
+    module = (VALUE_TRUNK, f"{VALUE_TRUNK}        self.other = nn.Linear(4, 4)\n")
+    made, step = learns_too("agent.other")
+    parts = START.replace("=optimizer", "=optimizer, other_optimizer=other_optimizer")
+    check_script(module, (START, made + parts), step, status=0)
+    assert "ERROR  other.weight, other.bias have no gradient" in check_script(module)
+
+
+def test_statistics_that_the_rollout_updates(check_script):
+    """The loss reads a buffer of the agent that each step of the rollout changes, as in the recipe rnd."""
+    buffer = (VALUE_TRUNK, f"{VALUE_TRUNK}        self.register_buffer('total', torch.zeros(()))\n")
+    reward = "                rewards[t] = reward\n"
+    rollout = (reward, f"{reward}                agent.total += 10 * float(next_obs[0, 0])\n")
+    loss = ("args.vf_coef * value_loss", "args.vf_coef * value_loss * agent.total")
+    assert "update 2 begins with the same gradient step" in check_script(buffer, rollout, loss, status=0)
+
+
 def test_dropout_is_no_missing_part(check_script):
     page = check_script(
         ("self.value_trunk = mlp(inputs)", "self.value_trunk = nn.Sequential(mlp(inputs), nn.Dropout(0.1))")

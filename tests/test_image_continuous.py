@@ -65,6 +65,19 @@ def test_the_network_gets_the_last_frames(channels, made):
     np.testing.assert_allclose(numbers(obs), [*(0 * colors), *(20 + colors)], rtol=1e-5)
 
 
+def test_an_episode_that_ends_within_a_repeated_action(made):
+    """Of the second step's four frames there are two, and the last image is their maximum."""
+    envs = made.module.make_envs(made.module.Args(env_id="Frames1-v0", frame_stack=1, action_repeat=4))
+    envs.reset(seed=1)
+    action = np.zeros((1, 2), np.float32)
+    obs, *_ = envs.step(action)
+    assert (obs == 20 * 4 + 20).all()
+    _, _, terminated, _, infos = envs.step(action)
+    assert terminated and (np.stack(infos["final_obs"]) == 20 * 6 + 20).all()
+    obs, *_ = envs.step(action)
+    assert (obs == 20 * 4 + 20).all()
+
+
 @pytest.mark.parametrize("env_id, problem", [("Pendulum-v1", "not images"), ("Image-v0", "takes a Box of floats")])
 def test_other_spaces_end_the_run(env_id, problem, made):
     with pytest.raises(SystemExit, match=problem):
