@@ -37,5 +37,5 @@ pendulum="$pendulum --learning-rate 1e-3 --gamma 0.95 --bootstrap-truncated --no
     done
     side_by_side seeds-vector "$lander" $core core-10 core-13
     side_by_side seeds-continuous "$pendulum" $core
-    one_agent ppo_continuous_action.py "$pendulum" core-6 continuous-6 continuous-8
+    one_agent ppo_continuous_action.py "$pendulum" core-6 continuous-2 continuous-5 continuous-6 continuous-8
 } | "${PYTHON:-.venv/bin/python}" -m benchmark.sweep "$@"
