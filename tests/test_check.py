@@ -301,6 +301,15 @@ def test_statistics_that_the_rollout_updates(check_script):
     assert "update 2 begins with the same gradient step" in check_script(buffer, rollout, loss, status=0)
 
 
+@pytest.mark.parametrize("line, warned", [("", True), ("nn.Conv2d(3, 32, 8)", False)])
+def test_an_image_for_a_network_with_convolutions(line, warned, tmp_path, capsys):
+    file = tmp_path / "my_ppo.py"
+    file.write_text(line)
+    image = gym.spaces.Box(0, 255, (3, 64, 64), np.uint8)
+    check.check_spaces(SimpleNamespace(__file__=str(file)), image, check.Page())
+    assert ("which the script makes a part of a vector" in capsys.readouterr().out) == warned
+
+
 def test_dropout_is_no_missing_part(check_script):
     page = check_script(
         ("self.value_trunk = mlp(inputs)", "self.value_trunk = nn.Sequential(mlp(inputs), nn.Dropout(0.1))")
