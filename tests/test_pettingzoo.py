@@ -26,7 +26,7 @@ def games(monkeypatch):
     return Crowd.made
 
 
-@pytest.mark.parametrize("game", ["Crowd", "Keeping"])
+@pytest.mark.parametrize("game", ["Crowd", "Keeping", "Leaving"])
 def test_each_agent_is_an_environment(game, made, games):
     """Its observation, action, reward, end and last observation belong together, as long as it is in the game."""
     envs = made.module.make_envs(made.module.Args(env_id=f"toy_envs:{game}", num_envs=6))
@@ -111,6 +111,14 @@ def test_what_it_cannot_train_on(made, tmp_path):
     ]:
         with pytest.raises(SystemExit, match=f"^error: .*{message}"):
             train(made, options, tmp_path)
+
+
+def test_a_missing_reward_is_not_zero(made, games):
+    envs = made.module.make_envs(made.module.Args(env_id="toy_envs:Unpaid", num_envs=3))
+    envs.reset(seed=1)
+    with pytest.raises(KeyError, match="early"):
+        for _ in range(2):
+            envs.step(np.zeros(3, int))
 
 
 @pytest.mark.skipif(importlib.util.find_spec("pettingzoo") is None, reason="needs pettingzoo")

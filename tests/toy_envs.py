@@ -423,6 +423,22 @@ class Keeping(Crowd):
         return result
 
 
+class Leaving(Crowd):
+    """Does not say that an episode is terminated: the agent is no longer among `agents`, against PettingZoo's rule."""
+
+    def step(self, actions):
+        shown, rewards, _, truncations, infos = super().step(actions)
+        return shown, rewards, {name: False for name in actions}, truncations, infos
+
+
+class Unpaid(Crowd):
+    """Has no reward for those that leave in this step."""
+
+    def step(self, actions):
+        shown, rewards, *others = super().step(actions)
+        return shown, {name: rewards[name] for name in actions if name in self.agents}, *others
+
+
 class Signals(Crowd):
     """Each of three agents is shown one of 4 signs for 16 steps; the action of its number is right.
 
