@@ -502,6 +502,7 @@ def enjoy(args, script_options=()):
     if args.record is not None:
         if args.record.exists():
             sys.exit(f"error: {args.record} exists")
+        args.record.parent.mkdir(parents=True, exist_ok=True)
         envs, recorder = record_inside(envs, find_normalize(saved.script, envs))
     player = Player(saved, envs, args.greedy)
     if args.opponent is not None:

@@ -60,8 +60,14 @@ def returns_by_experiment(folder, published):
                     print(f"left out: {run_folder}: {env_id} is none of the 57 games")
                 else:
                     key = name, run.about["steps"]
-                    experiments.setdefault(key, {}).setdefault(game_of(env_id), []).append(run)
-    return {key: {game: scores(runs) for game, runs in games.items()} for key, games in experiments.items()}
+                    by_seed = experiments.setdefault(key, {}).setdefault(game_of(env_id), {})
+                    seed = run.about["seed"]
+                    if seed in by_seed:
+                        print(f"left out: {run_folder.parent / by_seed[seed].about['run']}: seed {seed} is there twice")
+                    by_seed[seed] = run  # the newer counts
+    return {
+        key: {game: scores(by_seed.values()) for game, by_seed in games.items()} for key, games in experiments.items()
+    }
 
 
 def statistics_line(who, values):

@@ -226,12 +226,16 @@ def children_seconds():
     return usage.ru_utime + usage.ru_stime
 
 
-def read_scores(folder, files, env_id):
-    """{name: ({seed: final return}, {seed: mean of the curve})} of the runs in a folder, for {name: file}."""
-    found = find_runs(folder / "runs").get(env_id, {})
+def read_scores(folder, files, options, seeds):
+    """{name: ({seed: final return}, {seed: mean of the curve})} for {name: file}, of the runs of these options.
+
+    The folder may also hold runs of other options and seeds, which earlier commands made."""
+    groups = [group for named in find_runs(folder / "runs").values() for group in named.values()]
     scores = {}
     for name, file in files.items():
-        runs = [run for group in found.values() for run in group if run[1]["script"] == file.stem]
+        line = shlex.join([str(file), *options])
+        wanted = {sweep.make_ours(line, seed, folder).run_folder() for seed in seeds}
+        runs = [run for group in groups for run in group if run[0] in wanted]
         by_seed = read_runs(runs) if runs else {}
         finals = {seed: run.score for seed, run in by_seed.items()}
         scores[name] = finals, {seed: area(run) for seed, run in by_seed.items()}
@@ -459,7 +463,7 @@ def main(words=None):
     if failed:
         sys.exit(f"error: {failed} processes failed; {args.folder / 'logs'} says why")
     cpu = children_seconds() - before
-    lines = report(args, a, b, details, read_scores(args.folder, files, args.env_id))
+    lines = report(args, a, b, details, read_scores(args.folder, files, options, every))
     print("\n".join(lines))
     print(f"{minutes(cpu)} of CPU time, {minutes(time.monotonic() - start)} in all")
     print(f"{args.folder}: between.md, between.svg")

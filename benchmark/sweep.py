@@ -36,6 +36,7 @@ from benchmark import collect, results
 from benchmark.collect import NO_EXPERIMENT, NOT_OPTIONS
 from benchmark.libraries import absolute
 from benchmark.results import ROOT
+from benchmark.scripts import SCRIPTS
 from recipes import recipe as recipe_files
 from recipes.merge import with_recipe
 from saved import import_script
@@ -213,30 +214,41 @@ class Ours:
 
     def done(self):
         """Whether the results have the whole run, or its folder has the last checkpoint."""
-        if self.collected():
+        if self.collected() is not None:
             return True
         folder = self.run_folder()
         return folder is not None and collect.newest_step(folder) >= self.steps
 
     def note(self):
-        """A line for the user if the run was made with another text of the script than there is now; else None."""
+        """A line for the user if the run was made with another text of the script than there is now; else None.
+
+        Of this project's own scripts, the results have runs of many texts, so there is no line about these."""
+        entry = self.collected()
+        if entry is not None:
+            if self.script in SCRIPTS or self.sweep_about:
+                return None
+            texts = [entry, *entry.get("resumed", [])]
+            if texts[-1]["source"] == collect.git_hash(self.file):
+                return None
+            return f"note: {self.results_folder} has {self.name} of another text of {self.file.name}, so it is not run"
         folder = self.run_folder()
-        if folder is None or self.collected():
+        if folder is None:
             return None
         if collect.git_hash(folder / f"{self.script}.py") == collect.git_hash(self.file):
             return None
         return f"note: {folder} was made with another text of {self.file.name}"
 
     def collected(self):
-        """Whether the results have the whole run."""
+        """What the results say of the whole run; None where they do not have it."""
         if not self.results_folder:
-            return False
+            return None
         entry = results.find(self.results_folder, self.entry)
-        return entry is not None and entry["steps"] == entry["steps_wanted"] == self.steps
+        is_whole = entry is not None and entry["steps"] == entry["steps_wanted"] == self.steps
+        return entry if is_whole else None
 
     def to_collect(self):
         """The folders of runs that are done and not in the results, if there are to be results."""
-        if self.results_folder is None or self.collected():
+        if self.results_folder is None or self.collected() is not None:
             return []
         return [self.run_folder()]
 

@@ -480,7 +480,8 @@ def main():
         raise SystemExit(f"error: {args.results} holds no runs; python -m benchmark.collect puts them there")
     if args.output.exists():
         is_site = (args.output / "index.html").exists() and (args.output / "style.css").exists()
-        if not is_site and any(args.output.iterdir()):
+        is_checkout = (args.output / ".git").exists()  # such as a branch of GitHub Pages
+        if is_checkout or not is_site and any(args.output.iterdir()):
             raise SystemExit(f"error: {args.output} holds something else than a site; name another folder")
         shutil.rmtree(args.output)
     write(args.output, args.results)

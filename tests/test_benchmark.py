@@ -188,6 +188,19 @@ def test_a_sweep_does_not_take_another_run_for_its_own(run, tmp_path):
     assert not sweep.make_ours("ppo.py", 1, tmp_path, "2048").done()
 
 
+def test_a_result_of_another_text_of_a_copy_is_named(tmp_path):
+    copy = tmp_path / "my_ppo.py"
+    shutil.copy(ROOT / "ppo.py", copy)
+    run = sweep.make_ours(str(copy), 1, tmp_path, "2048", tmp_path / "results")
+    assert not run.done()
+    result = run.entry | {"steps": 2048, "steps_wanted": 2048, "source": collect.git_hash(copy)}
+    (tmp_path / "results/ours").mkdir(parents=True)
+    (tmp_path / "results/ours/my_ppo.json").write_text(json.dumps([result]))
+    assert run.done() and run.note() is None
+    copy.write_text(copy.read_text() + "# edited\n")
+    assert run.done() and "of another text of my_ppo.py, so it is not run" in run.note()
+
+
 def test_a_run_is_found_by_what_it_says_not_by_its_name(run, tmp_path):
     """A name with the characters of a pattern is no pattern, and a folder may have any name."""
     (tmp_path / "runs").mkdir()
@@ -1116,19 +1129,23 @@ def test_published_scores_of_atari_have_the_published_median():
 
 def test_runs_on_atari_beside_published_ones(monkeypatch, capsys):
     """By hand: 16.1 and 30.5 on Breakout are 0.5 and 1; the second run of Breakout has none of Pong beside it."""
-    finished = dict(finished=True, about={"steps": 1000})
+
+    def made(score, run, seed, finished=True):
+        return SimpleNamespace(score=score, finished=finished, about={"steps": 1000, "run": run, "seed": seed})
+
     runs = {
-        "a": SimpleNamespace(score=16.1, **finished),
-        "b": SimpleNamespace(score=30.5, **finished),
-        "c": SimpleNamespace(score=14.6, **finished),
-        "d": SimpleNamespace(score=9.0, **finished),
-        "e": SimpleNamespace(score=9.0, finished=False),
+        Path("runs/a"): made(16.1, "a", 1),
+        Path("runs/b"): made(400.0, "b", 2),
+        Path("runs/c"): made(30.5, "c", 2),  # the same seed again
+        Path("runs/d"): made(14.6, "d", 1),
+        Path("runs/e"): made(9.0, "e", 1),
+        Path("runs/f"): made(9.0, "f", 3, finished=False),
     }
-    found = {
-        "BreakoutNoFrameskip-v4": {"ppo_atari": [("a", None), ("b", None), ("e", None)]},
-        "Pong-v5": {"ppo_atari": [("c", None)]},
-        "CartPole-v1": {"ppo_atari": [("d", None)]},
-    }
+
+    def named(names):
+        return {"ppo_atari": [(Path("runs", name), None) for name in names]}
+
+    found = {"BreakoutNoFrameskip-v4": named("abcf"), "Pong-v5": named("d"), "CartPole-v1": named("e")}
     monkeypatch.setattr(atari57, "find_runs", lambda folder: found)
     monkeypatch.setattr(atari57, "gathered", runs.get)
     published = atari57.read_published()
@@ -1136,7 +1153,8 @@ def test_runs_on_atari_beside_published_ones(monkeypatch, capsys):
     assert key == ("ppo_atari", 1000)
     assert {game: values.tolist() for game, values in games.items()} == {"Breakout": [16.1, 30.5], "Pong": [14.6]}
     said = capsys.readouterr().out
-    assert "e: it is not finished" in said and "CartPole-v1 is none of the 57 games" in said
+    assert "runs/f: it is not finished" in said and "CartPole-v1 is none of the 57 games" in said
+    assert "left out: runs/b: seed 2 is there twice" in said
     lines = atari57.report(games, published)
     assert "| Breakout | 1.70 | 30.5 | 406 ± 11 | 23.3 ± 10.2 | 2 | 14.03 | 0.75 |" in lines
     assert "2 games, 1 of the runs of each:" in lines

@@ -156,5 +156,9 @@ def test_it_runs_and_goes_on(tmp_path):
     table = (tmp_path / "between.md").read_text()
     assert table in output and "2,048 steps, seeds 1 to 2, --num-envs 2 --no-cuda" in table
     assert len(list(tmp_path.glob("runs/*/run.json"))) == 8
+    status, _, errors = finish(start([*words, "--seeds", "1", "--gamma", "0.9"], ROOT))  # other runs, the same folder
+    assert status == 0, errors
+    assert len(list(tmp_path.glob("runs/*/run.json"))) == 12
+    assert "seeds 1 to 1, --num-envs 2 --no-cuda --gamma 0.9" in (tmp_path / "between.md").read_text()
     status, again, _ = finish(start(words, ROOT))
     assert status == 0 and "started:" not in again and table in again

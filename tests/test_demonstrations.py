@@ -18,7 +18,7 @@ both_scripts = pytest.mark.parametrize("script, env_id", SCRIPTS)
 def recorded(script, env_id, folder):
     """The file of a game of an agent that has hardly learned."""
     run = train(PPO if script == "ppo.py" else CONTINUOUS, f"{FEW} --env-id {env_id}", folder / "expert")
-    file = folder / "games.npz"
+    file = folder / "new" / "games.npz"
     enjoy.enjoy(enjoy.Args(run, episodes=2, record=file))
     return run, file
 

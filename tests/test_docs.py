@@ -109,6 +109,10 @@ def test_a_folder_that_is_no_site_stays(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["", "--output", str(tmp_path)])
     with pytest.raises(SystemExit, match="holds something else than a site"):
         pages.main()
+    for name in ("index.html", "style.css", ".git"):  # a checkout in which a site was committed
+        (tmp_path / name).touch()
+    with pytest.raises(SystemExit, match="holds something else than a site"):
+        pages.main()
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
