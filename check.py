@@ -622,6 +622,9 @@ class Watched:
         self.stats = []  # the scalars of each gradient step, in a list for each update
         self.first_steps = []  # of each update
         self.gradients = {}  # {parameter: its gradient in the first step, or None if the loss does not use it}
+        self.vectors = 0  # of environments that the run has made
+        self.ends = []  # whether an episode ended, bool [N], of each step
+        self.gae_calls = {}  # {update: (gae, {name: argument}) of its first call}
         self.log_probs = None  # in the first gradient step
         self.values = None
         self.train(args, words)
@@ -634,6 +637,8 @@ class Watched:
             (script.Run, "start"): self.start,
             (script.Run, "save"): self.save,
             (script.Run, "log_update"): self.log_update,
+            (script, "make_envs"): self.make_envs,
+            (script, "gae"): self.gae,
             (script, "gradient_step"): self.gradient_step,
         }
         for name, value in vars(script).items():
@@ -687,7 +692,8 @@ class Watched:
         outside = [module for key, module in self.modules.items() if key not in inside]
         inner = {id(each) for module in outside for each in module.modules() if each is not module}
         outside = [module for module in outside if id(module) not in inner]
-        return outside + [optimizer for key, optimizer in self.optimizers.items() if key not in inside]
+        optimizers = self.optimizers | {id(step.optimizer): step.optimizer for step in self.first_steps}
+        return outside + [optimizer for key, optimizer in optimizers.items() if key not in inside]
 
     def is_in_first_step(self):
         """Whether the loss of the first gradient step is computed; actors in other threads have no gradients."""
@@ -727,6 +733,23 @@ class Watched:
             problem = why_unsavable(part)
             if problem:
                 self.unsavable.setdefault(name, problem)
+
+    def make_envs(self, function, *args, **kwargs):
+        envs = function(*args, **kwargs)
+        self.vectors += 1
+        envs.step = wrap(envs.step, self.step)
+        return envs
+
+    def step(self, function, *args, **kwargs):
+        outcome = function(*args, **kwargs)
+        _, _, terminated, truncated, *_ = outcome
+        self.ends.append(np.asarray(terminated | truncated))
+        return outcome
+
+    def gae(self, function, *args, **kwargs):
+        arguments = inspect.signature(function).bind(*args, **kwargs).arguments
+        self.gae_calls.setdefault(len(self.stats), (function, copy.deepcopy(arguments)))
+        return function(*args, **kwargs)
 
     def updates(self, function):
         for update in function():
@@ -954,6 +977,9 @@ def check_update(run, args, source, page):
             check_losses(stats, args, page)
         with page.check("options"):
             check_options_read(run, source, page)
+        with page.check("advantages"):
+            check_advantages(run, page)
+            check_ends(run, page)
     if run.error is None:
         return
     name = f"the run ended after {len(run.update_times)} of 2 updates"
@@ -1003,6 +1029,44 @@ def check_losses(stats, args, page):
         page.ok(", ".join([*shown, "all losses finite"]))
     if means.get("approx_kl", 0) > 0.2 and hasattr(args, "clip_coef"):  # V-trace has no clip range
         page.warn(f"approx_kl {means['approx_kl']:.2g}: the policy leaves the old one in one update; lower the rate")
+
+
+def check_advantages(run, page):
+    """What follows the end of an episode must not change the advantages before it."""
+    for function, arguments in run.gae_calls.values():
+        if not {"rewards", "values", "dones"} <= arguments.keys() or len(arguments["dones"]) < 3:
+            continue
+        middle = len(arguments["dones"]) // 2
+        advantages = []
+        for change in (0.0, 1.0):
+            changed = copy.deepcopy(arguments)
+            changed["dones"][middle] = True
+            changed["rewards"][middle + 1 :] += change
+            changed["values"][middle + 1 :] += change
+            advantages.append(np.asarray(function(**changed))[:middle])
+        if not np.array_equal(*advantages):
+            hint = "rewards and values after an episode's end change the advantages before it"
+            page.error(f"{function.__name__}(): {hint}{place_of(function)}")
+        return
+
+
+def check_ends(run, page):
+    """The dones that gae() gets must be those that the environments returned."""
+    count = 0
+    for update, (function, arguments) in run.gae_calls.items():
+        dones = np.asarray(arguments.get("dones"), dtype=bool)
+        steps = len(dones) if dones.ndim else 0
+        ends = np.array(run.ends[(update - 1) * steps : update * steps])
+        if run.vectors != 1 or ends.shape != dones.shape:
+            return
+        for step, env in np.argwhere(ends != dones)[:1]:
+            said = "True, and no episode ended" if dones[step, env] else "False, and an episode ended there"
+            place = f"step {step} of environment {env} in update {update}"
+            page.warn(f"the dones of {function.__name__}(): {place} is {said}{place_of(function)}")
+            return
+        count += ends.sum()
+    if run.gae_calls:
+        page.ok(f"the dones of gae() are the ends of episodes: {count} in {len(run.gae_calls)} updates")
 
 
 def check_options_read(run, source, page):

@@ -402,6 +402,37 @@ def test_a_column_of_another_length(check_script):
     assert "my_ppo.py:" in line_of(page, "ERROR  the run ended after 0 of 2 updates")
 
 
+LEAKS = {
+    "values": ("next_values * nonterminal - values", "next_values - values"),
+    "advantages": ("gae_lambda * nonterminal[t] * advantage", "gae_lambda * advantage"),
+}
+
+
+@pytest.mark.parametrize("name", LEAKS)
+def test_advantages_that_run_on_into_the_next_episode(name, check_script):
+    page = check_script(LEAKS[name])
+    assert "my_ppo.py:" in line_of(page, "ERROR  gae(): rewards and values after an episode's end change")
+
+
+def test_dones_that_are_not_the_ends_of_episodes(check_script):
+    """Without time limits, and of the step before."""
+    dones = "                dones[t] = terminated | truncated\n"
+    pendulum = dict(script="ppo_continuous_action.py", status=0)
+    options = "--env-id Pendulum-v1 --num-envs 2 --num-steps 128 --update-epochs 1"
+    page = check_script((dones, "                dones[t] = terminated\n"), options=options, **pendulum)
+    assert "step 71 of environment 0 in update 2 is False, and an episode ended there" in line_of(page, "warn")
+    page = check_script((dones, "                dones[t - 1] = terminated | truncated\n"), options=options, **pendulum)
+    assert "step 70 of environment 0 in update 2 is True, and no episode ended (my_ppo.py:" in line_of(page, "warn")
+    page = check_script(options=options, **pendulum)
+    assert "ok     the dones of gae() are the ends of episodes: 2 in 2 updates" in page
+
+
+def test_an_optimizer_made_anew_in_each_update(check_script):
+    loop = "    for update in run.updates():"
+    page = check_script((loop, f"{loop}\n        optimizer = Adam(agent)"), status=0)
+    assert "my_ppo.py:" in line_of(page, "warn   training uses an object Adam that is in no part")
+
+
 WRONG_SIGNS = {
     "in the deltas": ("rewards + gamma * next_values", "rewards - gamma * next_values", "discounting"),
     "in the sum": ("deltas[t] + gamma * gae_lambda", "deltas[t] - gamma * gae_lambda", "one action"),
