@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The core details on four tasks with thirty seeds, most of them side by side in one process:
+# The core details on six tasks with thirty seeds, most of them side by side in one process:
 # SEEDS="$(seq -s " " 30)" AGENTS=30 benchmark/ablation/thirty_seeds.sh
 # Recipes that do not fit ppo_seeds.py are compared with a script of one agent. Options stand for core-4 and core-11.
 cd "$(dirname "$0")/../.." || exit
@@ -30,6 +30,7 @@ lander="--env-id LunarLander-v3 --total-timesteps 100000 --num-envs 16 --num-ste
 lander="$lander --learning-rate 1e-3 --gae-lambda 0.98 --bootstrap-truncated --no-cuda"
 pendulum="--env-id Pendulum-v1 --total-timesteps 40960 --num-envs 8 --num-steps 256 --num-minibatches 16"
 pendulum="$pendulum --learning-rate 1e-3 --gamma 0.95 --bootstrap-truncated --no-cuda"
+robot="--num-envs 16 --num-steps 128 --num-minibatches 8 --learning-rate 1e-3 --bootstrap-truncated --no-cuda"
 {
     for task in "CartPole-v1 --total-timesteps 50000 --no-cuda" "Acrobot-v1 --total-timesteps 100000 --no-cuda"; do
         side_by_side seeds-vector "--env-id $task" $core core-10 core-13
@@ -37,5 +38,7 @@ pendulum="$pendulum --learning-rate 1e-3 --gamma 0.95 --bootstrap-truncated --no
     done
     side_by_side seeds-vector "$lander" $core core-10 core-13
     side_by_side seeds-continuous "$pendulum" $core
+    side_by_side seeds-continuous "--env-id Hopper-v5 --total-timesteps 60000 $robot" $core
+    side_by_side seeds-continuous "--env-id HalfCheetah-v5 --total-timesteps 120000 $robot" $core
     one_agent ppo_continuous_action.py "$pendulum" core-6 continuous-2 continuous-5 continuous-6 continuous-8
 } | "${PYTHON:-.venv/bin/python}" -m benchmark.sweep "$@"
