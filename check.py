@@ -774,21 +774,24 @@ class Watched:
         gradients = torch.autograd.grad(loss, named.values(), retain_graph=True, allow_unused=True)
         self.gradients = dict(zip(named, gradients, strict=True))
 
-    def gradient_step(self, function, agent, optimizer, minibatch, args):
+    def gradient_step(self, function, *inputs, **kwargs):
+        named = inspect.signature(function).bind(*inputs, **kwargs).arguments  # an edit may add an argument
         is_first_of_update = not self.stats[-1]
         if not is_first_of_update:
-            stats = function(agent, optimizer, minibatch, args)
+            stats = function(**named)
         else:
+            agent = named["agent"]
             if not self.first_steps and self.first_step is not None:
-                minibatch = self.first_step.minibatch
+                named["minibatch"] = self.first_step.minibatch
                 agent.load_state_dict(self.first_step.buffers, strict=False)  # a resume has another rollout
-            kept = copy.deepcopy(minibatch)
+            kept = copy.deepcopy(named["minibatch"])
             before = copy_parameters(agent)
             buffers = {name: value.clone() for name, value in agent.state_dict().items() if name not in before}
             torch.manual_seed(0)  # for dropout, so that the step after a resume draws the same numbers
-            stats = function(agent, optimizer, minibatch, args)
+            stats = function(**named)
             after = copy_parameters(agent)
-            self.first_steps.append(FirstStep(kept, dict(vars(args)), optimizer, before, after, buffers))
+            options = dict(vars(named["args"]))
+            self.first_steps.append(FirstStep(kept, options, named["optimizer"], before, after, buffers))
         self.stats[-1].append({name: float(scalar.mean()) for name, scalar in stats.items()})
         return stats
 
@@ -927,6 +930,9 @@ def check_outputs(agent, obs, args, source, page):
             page.error(f"get_policy() and forward() differ by {gap:.2g} in log_prob{why}")
         else:
             page.ok("get_policy() = forward()")
+    if inspect.signature(policy.entropy).parameters:
+        page.skip("entropy: the policy alone does not have it")
+        return
     entropy = policy.entropy().mean().item()
     most = sum(math.log(logits.shape[-1]) for logits in logits_of(policy))
     if most > 0 and entropy < most / 2:

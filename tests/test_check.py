@@ -427,6 +427,17 @@ def test_dones_that_are_not_the_ends_of_episodes(check_script):
     assert "ok     the dones of gae() are the ends of episodes: 2 in 2 updates" in page
 
 
+def test_functions_with_another_argument(check_script):
+    page = check_script(
+        ("def gradient_step(agent, optimizer", "def gradient_step(agent, weight, optimizer"),
+        ("take_step(agent, optimizer", "take_step(agent, 1.0, optimizer"),
+        ("    def entropy(self):", "    def entropy(self, weight):"),
+        ("policy.entropy()", "policy.entropy(1.0)"),
+        status=0,
+    )
+    assert "update 2 begins with the same" in page and "skip   entropy" in page
+
+
 def test_an_optimizer_made_anew_in_each_update(check_script):
     loop = "    for update in run.updates():"
     page = check_script((loop, f"{loop}\n        optimizer = Adam(agent)"), status=0)
