@@ -229,6 +229,10 @@ def leaves(space, obs=None, name="observation"):
         yield name, space, obs
 
 
+def has_convolutions(script):
+    return "Conv2d" in Path(script.__file__).read_text()
+
+
 def check_spaces(script, space, page):
     """Finds parts of an observation that do not belong in a vector: images, and what has no fixed size."""
     axes = 3 if hasattr(script, "Seats") else 2  # of an image; the first is that of the two players
@@ -240,7 +244,7 @@ def check_spaces(script, space, page):
         if not is_flat:
             page.error(f"{name} is of the space {part}, which has no fixed size: a wrapper must encode or drop it")
         elif isinstance(part, gym.spaces.Box) and len(part.shape) >= axes and (part.high == 255).any():
-            if "Conv2d" in Path(script.__file__).read_text():
+            if has_convolutions(script):
                 continue  # its network makes an image of the vector again
             page.warn(f"{name} is an image {list(part.shape)}, which the script makes a part of a vector")
 
@@ -397,11 +401,16 @@ def restore_torch_settings(settings):
     torch.set_grad_enabled(settings["gradient mode"])
 
 
+def makes_single_environments(script, args):
+    """Whether make_env() makes the environments: EnvPool's come as a whole vector."""
+    return hasattr(script, "make_env") and not args.env_id.startswith("envpool/")
+
+
 def check_environment(script, args, page):
     """Takes random steps in an environment as the script makes it; returns whether there is one."""
     page.section("environment", f", {RANDOM_STEPS} random steps")
-    if not hasattr(script, "make_env"):
-        page.skip("random steps: the script has no make_env(), only a whole vector of environments")
+    if not makes_single_environments(script, args):
+        page.skip("random steps: only a whole vector of environments can be made")
         return True
     settings = torch_settings()
     try:
@@ -483,7 +492,8 @@ def check_observations(script, steps, problems, page):
         text += f", std {deviations.min():.2g} to {deviations.max():.2g}"
     if not problems and not steps.problem:
         page.ok(f"{text}; finite and in their space")
-    if obs.ndim == 2 and np.abs(obs).max() > LARGE and not hasattr(script, "Normalize"):
+    is_scaled = hasattr(script, "Normalize") or has_convolutions(script)
+    if obs.ndim == 2 and np.abs(obs).max() > LARGE and not is_scaled:
         page.warn(f"observations of up to {np.abs(obs).max():.4g}: scale them to about [-1, 1]")
 
 
@@ -598,6 +608,17 @@ class FirstStep(typing.NamedTuple):
     buffers: dict  # what else the agent saves, such as statistics of observations
 
 
+class PolicySlopes(typing.NamedTuple):
+    """Derivatives of the loss of a minibatch by the log probability of each action, float32 [B].
+
+    Where one is below 0, a step of gradient descent makes the action more likely."""
+
+    advantages: torch.Tensor
+    before: torch.Tensor  # where the probabilities are those of the rollout
+    log_ratios: torch.Tensor
+    after: torch.Tensor  # where they differ by these log_ratios
+
+
 class Watched:
     """A run of the script, and what its functions got and returned.
 
@@ -627,6 +648,7 @@ class Watched:
         self.gae_calls = {}  # {update: (gae, {name: argument}) of its first call}
         self.log_probs = None  # in the first gradient step
         self.values = None
+        self.slopes = None  # a PolicySlopes
         self.train(args, words)
 
     def train(self, args, words):
@@ -712,7 +734,7 @@ class Watched:
     def log_prob(self, function, policy, actions):
         log_probs = function(policy, actions)
         if self.is_in_first_step() and self.log_probs is None:
-            self.log_probs = log_probs.detach()
+            self.log_probs = log_probs
         return log_probs
 
     def start(self, function, run, device, **parts):
@@ -767,12 +789,32 @@ class Watched:
         is_whole = isinstance(outputs, tuple)
         if is_whole and self.is_in_first_step() and isinstance(agent, torch.nn.Module):
             self.find_gradients(agent, outputs[0])
+            named = inspect.signature(function).bind(agent, *args, **kwargs).arguments
+            self.find_slopes(function, named, outputs[0])
         return outputs
 
     def find_gradients(self, agent, loss):
         named = {name: parameter for name, parameter in agent.named_parameters() if parameter.requires_grad}
         gradients = torch.autograd.grad(loss, named.values(), retain_graph=True, allow_unused=True)
         self.gradients = dict(zip(named, gradients, strict=True))
+
+    def find_slopes(self, function, named, loss):
+        """Takes the loss once more, as if half of the actions had become twice as likely, and the others half."""
+        minibatch = named.get("minibatch", {})
+        log_probs = self.log_probs
+        if not {"logprobs", "returns", "values"} <= minibatch.keys() or log_probs is None:
+            return
+        if not log_probs.shape == minibatch["logprobs"].shape == minibatch["returns"].shape:
+            return
+        log_ratios = torch.full_like(log_probs, math.log(2)).detach()
+        log_ratios[::2] = -math.log(2)
+        before = slope(loss, log_probs)
+        self.log_probs = None  # so that log_prob() keeps those of this call
+        changed = minibatch | {"logprobs": log_probs.detach() - log_ratios}
+        changed_loss, *_ = function(**named | {"minibatch": changed})
+        after = slope(changed_loss, self.log_probs)
+        self.log_probs = log_probs
+        self.slopes = PolicySlopes(minibatch["returns"] - minibatch["values"], before, log_ratios, after)
 
     def gradient_step(self, function, *inputs, **kwargs):
         named = inspect.signature(function).bind(*inputs, **kwargs).arguments  # an edit may add an argument
@@ -821,6 +863,12 @@ def reader(names):
         return object.__getattribute__(options, name)
 
     return read
+
+
+def slope(loss, tensor):
+    """The derivative of a loss by a tensor, of the tensor's shape."""
+    [gradient] = torch.autograd.grad(loss, tensor, retain_graph=True, allow_unused=True)
+    return torch.zeros_like(tensor) if gradient is None else gradient
 
 
 def copy_parameters(agent):
@@ -959,7 +1007,7 @@ def check_first_minibatch(run, args, source, page):
         if name not in minibatch or computed is None or computed.numel() != minibatch[name].numel():
             continue
         stored = minibatch[name].flatten()
-        gap = ((computed.flatten() - stored).abs() / stored.abs().clamp(min=1)).max().item()
+        gap = ((computed.detach().flatten() - stored).abs() / stored.abs().clamp(min=1)).max().item()
         words = f"ratio 1 ± {gap:.0e}" if name == "logprobs" else "values as in the rollout"
         texts.append(words)
         if not gap <= tolerance_of(args):
@@ -983,6 +1031,8 @@ def check_update(run, args, source, page):
             check_losses(stats, args, page)
         with page.check("options"):
             check_options_read(run, source, page)
+        with page.check("policy loss"):
+            check_policy_loss(run, page)
         with page.check("advantages"):
             check_advantages(run, page)
             check_ends(run, page)
@@ -1035,6 +1085,29 @@ def check_losses(stats, args, page):
         page.ok(", ".join([*shown, "all losses finite"]))
     if means.get("approx_kl", 0) > 0.2 and hasattr(args, "clip_coef"):  # V-trace has no clip range
         page.warn(f"approx_kl {means['approx_kl']:.2g}: the policy leaves the old one in one update; lower the rate")
+
+
+def check_policy_loss(run, page):
+    """The loss must make good actions more likely. A clip must hold back what moves on from the old policy alone."""
+    if run.slopes is None:
+        return
+    advantages, before, log_ratios, after = run.slopes
+    correlation = torch.corrcoef(torch.stack([advantages.flatten(), -before.flatten()]))[0, 1]
+    if correlation < -0.9:
+        page.error(f"the loss makes actions of higher advantages less likely (correlation {correlation:.2f})")
+        return
+    moves_on = -after * log_ratios > 0
+    moves_back = -after * log_ratios < 0
+    if moves_on.any() and not moves_back.any():
+        hint = "the loss must take the smaller of the two surrogates"
+        page.error(f"at ratios of 2 and 1/2, the policy can move on from the old one, and not back: {hint}")
+        return
+    if not correlation > 0.5:
+        hint = "do shapes [B] and [B, 1] make [B, B]?"
+        page.warn(f"the loss does not follow the advantages (correlation {correlation:.2f}): {hint}")
+        return
+    clip = "; at ratios of 2 and 1/2, the clip lets the policy only move back" if not moves_on.any() else ""
+    page.ok(f"actions of higher advantages become more likely (correlation {correlation:.2f}){clip}")
 
 
 def check_advantages(run, page):
@@ -1221,7 +1294,7 @@ def check_learning(script, args, folder, page):
     """Trains on each Probe with the script's own train()."""
     page.section("learn", f", {len(PROBES)} environments with known answers")
     reason = ""
-    if not hasattr(script, "make_env"):
+    if not makes_single_environments(script, args):
         reason = "its environments are compiled games"
     elif hasattr(script, "Seats"):
         reason = "its environments have two players"
@@ -1335,15 +1408,16 @@ def check(path, options, with_learning=False):
             print(f"error: {path}: {describe(error)}")
         return 2
     page = Page()
-    make = "make_env" if hasattr(script, "make_env") else "make_envs"
+    make = "make_env" if makes_single_environments(script, options_of_user) else "make_envs"
     print(
         f"{path.name} on {options_of_user.env_id} (as {path.stem}.{make} makes it), seed {options_of_user.seed}",
         flush=True,
     )
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         # of ppo_seeds.py's several values of an option, the first, so that the resume has one agent, too
-        several = {name: value[0] for name, value in vars(options_of_user).items() if isinstance(value, tuple)}
-        args = dataclasses.replace(options_of_user, **several)
+        per_agent = {name: getattr(options_of_user, name) for name in getattr(script, "OPTIONS_OF_AGENTS", ())}
+        first_values = {name: value[0] for name, value in per_agent.items() if isinstance(value, tuple)}
+        args = dataclasses.replace(options_of_user, **first_values)
         args = replaced(args, runs_folder=folder, track=False, compile=False, resume=None)
         args = replaced(args, total_timesteps=2 * args.num_envs * args.num_steps, save_every=1)
         if not check_environment(script, args, page):

@@ -165,6 +165,7 @@ def test_healthy(check_script):
     assert "get_policy() = forward()" in page and "ratio 1 ±" in page and "update 2 begins with the same" in page
     assert "0 errors, 0 warnings, " in page and "500,000 steps will take about" in page
     assert "2 episodes of 500 steps, with a mean return of -500" in page
+    assert "become more likely (correlation 1.00); at ratios of 2 and 1/2, the clip lets the policy only move back" in page
 
 
 FORWARD = "        return self.get_policy(obs), values\n"
@@ -310,6 +311,21 @@ def test_an_image_for_a_network_with_convolutions(line, warned, tmp_path, capsys
     assert ("which the script makes a part of a vector" in capsys.readouterr().out) == warned
 
 
+@pytest.mark.parametrize("line, warned", [("", True), ("nn.Conv2d(3, 32, 8)", False)])
+def test_large_observations_for_a_network_with_convolutions(line, warned, tmp_path, capsys):
+    file = tmp_path / "my_ppo.py"
+    file.write_text(line)
+    steps = check.RandomSteps(Walk(), 1)
+    steps.observations = [np.array([255.0])]
+    check.check_observations(SimpleNamespace(__file__=str(file)), steps, {}, check.Page())
+    assert ("observations of up to 255" in capsys.readouterr().out) == warned
+
+
+def test_environments_of_envpool_come_as_a_vector(capsys):
+    assert check.check_environment(ppo, ppo.Args(env_id="envpool/CartPole-v1"), check.Page())
+    assert "skip   random steps: only a whole vector" in capsys.readouterr().out
+
+
 def test_dropout_is_no_missing_part(check_script):
     page = check_script(
         ("self.value_trunk = mlp(inputs)", "self.value_trunk = nn.Sequential(mlp(inputs), nn.Dropout(0.1))")
@@ -402,6 +418,28 @@ def test_a_column_of_another_length(check_script):
     assert "my_ppo.py:" in line_of(page, "ERROR  the run ended after 0 of 2 updates")
 
 
+def test_a_clip_of_the_larger_surrogate(check_script):
+    page = check_script(("max(-surrogate, -clipped_surrogate)", "min(-surrogate, -clipped_surrogate)"))
+    assert "move on from the old one, and not back: the loss must take the smaller" in line_of(page, "ERROR")
+
+
+def test_a_loss_that_goes_down_the_advantages(check_script):
+    page = check_script(("max(-surrogate, -clipped_surrogate)", "max(surrogate, clipped_surrogate)"))
+    assert "ERROR  the loss makes actions of higher advantages less likely (correlation -1.00)" in page
+
+
+def test_advantages_that_broadcast(check_script):
+    lines = (ROOT / "ppo.py").read_text().splitlines(keepends=True)
+    [check_of_shapes] = [line for line in lines if line.startswith("    assert ratio.shape == advantages.shape")]
+    page = check_script((check_of_shapes, "    advantages = advantages.unsqueeze(-1)\n"), status=0)
+    assert "warn   the loss does not follow the advantages" in page
+
+
+def test_a_loss_without_clip(check_script):
+    page = check_script(("max(-surrogate, -clipped_surrogate)", "max(-surrogate, -surrogate)"), status=0)
+    assert line_of(page, "ok     actions of higher advantages").endswith("(correlation 1.00)")
+
+
 LEAKS = {
     "values": ("next_values * nonterminal - values", "next_values - values"),
     "advantages": ("gae_lambda * nonterminal[t] * advantage", "gae_lambda * advantage"),
@@ -436,6 +474,15 @@ def test_functions_with_another_argument(check_script):
         status=0,
     )
     assert "update 2 begins with the same" in page and "skip   entropy" in page
+
+
+def test_an_option_with_several_values(check_script):
+    """Those of a script of one agent are one option, and those of ppo_seeds.py one for each agent."""
+    option = (OPTION, f"    sides: tuple[float, float] = (0.1, 0.3)\n{OPTION}")
+    used = (START, f"{START}    low, high = args.sides\n")
+    assert "update 2 begins with the same" in check_script(option, used, status=0)
+    options = f"{TINY} --seeds 1 2 --learning-rate 1e-3 2e-3"
+    assert "update 2 begins with the same" in check_script(script="ppo_seeds.py", options=options, status=0)
 
 
 def test_an_optimizer_made_anew_in_each_update(check_script):
