@@ -361,7 +361,7 @@ def test_a_term_of_the_loss_with_a_function_of_its_own(check_script):
 def test_an_agent_with_memory_learns_nothing_here(capsys):
     """The answers are those of an agent that sees one observation."""
     script = SimpleNamespace(make_env=None, Agent=SimpleNamespace(initial_state=None))
-    check.check_learning(script, None, None, check.Page())
+    check.check_learning(script, ppo.Args(), None, check.Page())
     assert "skip   its agent has a memory" in capsys.readouterr().out
 
 
