@@ -11,11 +11,12 @@ what two of them change in different lines is put together, and lines that both 
 
 import argparse
 import difflib
+import itertools
 import shlex
 import sys
 from pathlib import Path
 
-from recipes import lists
+from recipes import lists, pairs
 from recipes.merge import with_recipe
 from recipes.recipe import ROOT, read
 
@@ -121,14 +122,21 @@ def main(words=None):
     print(f"{args.copy} is {script.name} with these changes:")
     for line in lines:
         print(line)
+    for one, other in itertools.combinations(recipes, 2):
+        reason = pairs.error(one.file.stem, other.file.stem)
+        if reason is not None:
+            print(f"warning: {one.name} does not work with {other.name}: {reason}")
     if len(recipes) < len(chosen):
         print(f"see that it has the details of that library: python -m conformance {shlex.quote(str(args.copy))}")
-    commands = [recipe.header["command"] for recipe in recipes if recipe.script == script]
-    if commands:
-        command = commands[0].replace("my_ppo.py", shlex.quote(str(args.copy)))
-        if "recipes.environments" in command and args.copy.resolve().parent != ROOT:
-            command = f"PYTHONPATH={shlex.quote(str(ROOT))} {command}"  # the copy's folder has no package "recipes"
-        print(f"try it: {command}")
+    commands = {}
+    for recipe in recipes:
+        if recipe.script == script:
+            command = recipe.header["command"].replace("my_ppo.py", shlex.quote(str(args.copy)))
+            if "recipes.environments" in command and args.copy.resolve().parent != ROOT:
+                command = f"PYTHONPATH={shlex.quote(str(ROOT))} {command}"  # the copy's folder has no package "recipes"
+            commands.setdefault(command, recipe.name)
+    for command, name in commands.items():
+        print(f"try it: {command}" if len(commands) == 1 else f"the command of {name}: {command}")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,8 @@ All pairs of recipes of `with/` that do not take each other's place ([the groups
 `python -m recipes --pairs`, which prints the lines that both change. Those that are not named here fit, in either
 order, and were trained for two updates.
 
-Some texts fit, and training begins with an error. They count as pairs that do not fit, and are in italics:
+Some texts fit, and training ends with an error, or one of the two recipes does not do what it says.
+`python -m recipes.apply` prints the reason. They count as pairs that do not fit, and are in italics:
 
 """
 # Recipes that take each other's place, so that no two of a group make sense together
@@ -33,7 +34,8 @@ ALTERNATIVES = {
     "whose mean rpo perturbs, which these have not": "beta discrete-actor hybrid-action rpo",
     "where observations come from": "codes device-tensors envpool envpool-continuous image-continuous",
 }
-# {reason: (recipes, others)}: each of the first with each of the others fits, and training begins with an error
+# {reason: (recipes, others)}: each of the first with each of the others fits, and training ends with an error, or one
+# of them does not do what it says
 ERRORS = {
     "games of EnvPool take no options of a reset, and their state cannot be saved": (
         "envpool envpool-continuous",
@@ -55,8 +57,9 @@ ERRORS = {
     "Muon's rate falls by an option that schedule takes out": ("muon", "schedule"),
     "an agent with memory takes a state, which these do not hand on": (
         "lstm lstm-continuous mask-lstm",
-        "demonstrations evaluation plasticity-log recompute-advantages symmetry symmetry-continuous teacher",
+        "demonstrations evaluation plasticity-log ppg recompute-advantages symmetry symmetry-continuous teacher",
     ),
+    "the state of a memory is in no checkpoint, so a resume is not exact": ("exact-resume", "lstm mask-lstm"),
     "the value network has no trunk of its own": ("lstm-continuous", "critic-warm-up"),
     "the evaluation does not mask actions": ("evaluation", "mask mask-lstm"),
     "actions are of one kind": ("hybrid-action", "colored-noise image-continuous torchrun-continuous"),
@@ -67,6 +70,24 @@ ERRORS = {
     ),
     "an image has no place for the time that is left": ("image-continuous", "time-left"),
     "observations stay on the device": ("device-tensors", "demonstrations evaluation"),
+    "environments of EnvPool have none of the wrappers of make_env()": (
+        "envpool envpool-continuous",
+        "staggered-resets time-left",
+    ),
+    "normalized observations have no exact mirror image": ("symmetry", "normalization"),
+    "the policy does not move in the warm-up, so the coefficient of the penalty falls to its minimum": (
+        "critic-warm-up",
+        "kl-penalty kl-penalty-continuous",
+    ),
+    "each process computes these from its own part of the rollout, as if it were the whole": (
+        "torchrun-continuous",
+        "curriculum entropy-critic recompute-advantages staggered-resets value-normalization",
+    ),
+    "a teacher without this distribution fits, and its actions are others than it was trained with": (
+        "teacher",
+        "squashed-gaussian",
+    ),
+    "the evaluation counts games of two players": ("pettingzoo", "selfplay-evaluation"),
 }
 
 
@@ -77,7 +98,7 @@ def are_alternatives(one, other):
 
 
 def error(one, other):
-    """Why training begins with an error although the texts of two recipes fit, or None."""
+    """Why two recipes do not work together although their texts fit, or None."""
     for reason, (names, others) in ERRORS.items():
         if (one in names.split() and other in others.split()) or (other in names.split() and one in others.split()):
             return reason

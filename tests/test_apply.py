@@ -45,6 +45,16 @@ def test_the_printed_command_can_be_typed(tmp_path, capsys):
     assert done.returncode == 0, done.stderr
 
 
+def test_two_recipes_that_fit_and_do_not_work(tmp_path, capsys):
+    """The reason is printed, and the command of each recipe."""
+    command.main(["symmetry", "normalization", str(tmp_path / "my.py")])
+    page = capsys.readouterr().out
+    assert "warning: with/symmetry does not work with with/normalization: normalized observations" in page
+    assert "the command of with/symmetry: python " in page and "the command of with/normalization: python " in page
+    command.main(["symmetry", "layer-norm", str(tmp_path / "other.py")])
+    assert "warning" not in capsys.readouterr().out
+
+
 def test_the_command_applies_several_recipes_and_overwrites_nothing(tmp_path, monkeypatch, capsys):
     copy = tmp_path / "my.py"
     for _ in range(2):  # the same text may be written again
