@@ -165,7 +165,7 @@ def test_healthy(check_script):
     assert "get_policy() = forward()" in page and "ratio 1 ±" in page and "update 2 begins with the same" in page
     assert "0 errors, 0 warnings, " in page and "500,000 steps will take about" in page
     assert "2 episodes of 500 steps, with a mean return of -500" in page
-    assert "become more likely (correlation 1.00); at ratios of 2 and 1/2, the clip lets the policy only move back" in page
+    assert "become more likely (correlation 1.00); at ratios of 2 and 1/2, the clip lets the policy only move" in page
 
 
 FORWARD = "        return self.get_policy(obs), values\n"

@@ -33,13 +33,14 @@ def test_check_finds_no_fault(tmp_path, word):
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "repeats" in done.stdout and "0 warnings" in done.stdout
 
 
 def test_a_called_agent_gets_what_the_program_tells(tmp_path, monkeypatch):
     module = load(tmp_path, "Called", monkeypatch)
     heard = []
 
-    def play(choose, random):
+    def play(choose, env):
         for episode in range(3):
             heard.append(choose([episode], 0.0, False))
             heard.append(choose([episode + 0.5], 2.0, episode == 0))
