@@ -329,12 +329,16 @@ def test_the_perturbed_mean(made):
     mean = torch.randn(64, 3)
     policy = module.Normal(mean, torch.full((1, 3), -1.0))
     zeros = torch.zeros(64)
-    minibatch = dict.fromkeys(("obs", "logprobs", "values", "returns"), zeros)
+    minibatch = dict.fromkeys(("obs", "values"), zeros)
     minibatch |= {"actions": torch.randn(64, 3), "perturbations": torch.rand(64, 3) - 0.5}
-    stats = module.ppo_loss(lambda obs: (policy, zeros), minibatch, module.Args())[1]
+    logprobs = policy.log_prob(minibatch["actions"])
+    minibatch |= {"logprobs": logprobs, "returns": torch.linspace(-1, 1, 64)}
+    stats = module.ppo_loss(lambda obs: (policy, zeros), minibatch, module.Args(clip_coef=1e9))[1]
     perturbed = torch.distributions.Normal(mean + minibatch["perturbations"], math.exp(-1))
-    expected = perturbed.log_prob(minibatch["actions"]).sum(-1).mean().item()
-    assert stats["old_approx_kl"].item() == pytest.approx(-expected, rel=1e-5)
+    ratios = (perturbed.log_prob(minibatch["actions"]).sum(-1) - logprobs).exp()
+    advantages = minibatch["returns"] / minibatch["returns"].std(correction=0)
+    assert stats["policy_loss"].item() == pytest.approx(-(advantages * ratios).mean().item(), rel=1e-4)
+    assert stats["approx_kl"].item() == pytest.approx(0, abs=1e-5)  # that of the policy which acts
 
 
 def test_the_perturbations(made, tmp_path):
@@ -351,9 +355,10 @@ def test_the_perturbations(made, tmp_path):
 # values and advantages
 
 
-def test_an_unchanged_critic_says_the_same_again(made, tmp_path):
+@pytest.mark.parametrize("second, reward", [(None, -1), ("with/reward-shaper", np.float32(-0.1))])
+def test_an_unchanged_critic_says_the_same_again(second, reward, with_recipe, tmp_path):
     """With a learning rate of 0, GAE has the same rewards, with values at the time limit, and values in each epoch."""
-    script, calls = made("recompute-advantages"), []
+    script, calls = with_recipe("with/recompute-advantages", second=second), []
     gae = script.module.gae
 
     def record(*args):
@@ -363,7 +368,7 @@ def test_an_unchanged_critic_says_the_same_again(made, tmp_path):
     options = "--env-id MountainCar-v0 --num-envs 2 --num-steps 256 --total-timesteps 512 --learning-rate 0"
     with patched((script.module, "gae", record)):
         train(script, f"--no-cuda {options} --bootstrap-truncated", tmp_path)
-    assert len(calls) == 4 and (calls[0][0] != -1).sum() == 2
+    assert len(calls) == 4 and (calls[0][0] != reward).sum() == 2
     for later in calls[1:]:
         # the size of an advantage is that of a sum of 1 / (1 - 0.99 * 0.95) = 17 differences of two values
         for one, other, size in zip(calls[0], later, (1, 1, 2 * 17), strict=True):

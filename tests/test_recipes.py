@@ -367,6 +367,11 @@ def test_an_exact_resume_in_the_middle_of_games(recipe, made, options, tmp_path)
         pasts = state["parts"]["games"].pop("pasts")  # a first game's has the generator from before it was seeded
         assert any(len(past) > 2 for past in pasts)  # some game is in flight
     assert equal(again["parts"], undisturbed["parts"]) and again["returns"] == undisturbed["returns"]
+    first = min(run.glob("checkpoint_*.pt"))
+    with loaded_parts(made) as loaded:
+        branch = train(made, f"--resume {first} --total-timesteps 384", tmp_path / "branch")  # a run of its own
+    begun = torch.load(min(branch.glob("checkpoint_*.pt")), weights_only=True)["parts"]["games"]
+    assert equal(begun, loaded["games"]) and any(len(past) > 2 for past in begun["pasts"])
 
 
 @of_recipes("exact-resume")

@@ -194,7 +194,7 @@ def test_older_selves_stay(with_recipe, tmp_path):
     assert same_weights(last, checkpoint(run)) and not same_weights(before, last)
     with loaded_parts(tested) as loaded:
         resumed = train(tested, f"--resume {older[0]}", tmp_path)
-    assert equal(loaded["past"], before["parts"]["agent"])
+    assert equal(loaded["evaluated"], before["parts"]["agent"])
     assert resumed != run and checkpoint(resumed)["global_step"] == 1536
 
 

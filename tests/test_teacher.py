@@ -99,6 +99,23 @@ def test_the_policy_comes_closer_to_its_teacher(with_recipe, tmp_path):
     assert len(divergences) == 8 and divergences[-1] < 0.5 * divergences[0]
 
 
+def test_a_teacher_and_masks(with_recipe, tmp_path):
+    """Its actions are valid."""
+    options = "--no-cuda --num-envs 2 --num-steps 32 --total-timesteps 64 --env-id Taxi-v4"
+    teacher = train(with_recipe("with/mask"), options, tmp_path / "teacher")
+    made = with_recipe("with/mask", "ppo.py", "with/teacher")
+    with watched(made.module, "ppo_loss", lambda agent, minibatch, args: minibatch) as seen:
+        train(made, f"{options} --teacher {teacher}", tmp_path / "student")
+    for minibatch in seen:
+        assert minibatch["masks"].gather(1, minibatch["teacher_actions"].unsqueeze(1)).all()
+
+
+def test_a_teacher_of_observations_that_are_not_normalized(with_recipe, tmp_path):
+    made = with_recipe("with/normalization", "ppo.py", "with/teacher")
+    with pytest.raises(SystemExit, match="one normalizes observations, and one does not"):
+        train(made, f"{FEW} --env-id CartPole-v1 --teacher {ROOT / 'agents/CartPole-v1__ppo__1.pt'}", tmp_path)
+
+
 def test_a_teacher_of_other_observations(with_recipe, tmp_path):
     made = with_recipe("with/teacher")
     teacher = ROOT / "agents/CartPole-v1__ppo__1.pt"

@@ -332,6 +332,17 @@ def test_observations_have_the_time(made):
     assert obs.shape == (1, 3) and obs[0, -1] == 0  # a new episode
 
 
+def test_the_policy_sees_the_time_with_a_privileged_critic(with_recipe):
+    """Whatever the order of the recipes."""
+    for names in (("with/privileged-critic", "with/time-left"), ("with/time-left", "with/privileged-critic")):
+        module = with_recipe(names[0], "ppo.py", names[1]).module
+        env = module.make_env(module.Args(privileged="state"), 0, None)
+        assert env.get_wrapper_attr("policy_inputs") == 5 and env.observation_space.shape == (9,)
+        env.reset(seed=1)
+        obs, *_ = env.step(0)
+        assert obs[4] == pytest.approx(1 / 500)
+
+
 @pytest.mark.parametrize("script", ["ppo_atari.py", "ppo_atari_lstm.py"])
 def test_the_protocol_of_machado(script, made):
     """18 actions; a quarter of them is replaced by the one before; an episode is a whole game, of five lives."""
@@ -413,6 +424,10 @@ def test_fresh_weights_enter_in_each_step(made, tmp_path):
     script.module.shrink_and_perturb(agent, fresh, 0.25)
     for weight, mean in zip(agent.parameters(), expected, strict=True):
         np.testing.assert_allclose(weight.detach(), mean, atol=ROUNDING)
+    agent.requires_grad_(False)
+    script.module.shrink_and_perturb(agent, script.module.Agent(envs), 0.25)
+    for weight, mean in zip(agent.parameters(), expected, strict=True):  # a frozen network stays as it is
+        np.testing.assert_allclose(weight.detach(), mean, atol=ROUNDING)
 
     torch.manual_seed(1)
     random = torch.rand(3)
@@ -465,6 +480,22 @@ def test_the_loss_has_both_images(made, tmp_path):
         np.testing.assert_array_equal(halves["actions"][1], 1 - halves["actions"][0])
         for name in ("logprobs", "values", "returns"):
             np.testing.assert_array_equal(halves[name][1], halves[name][0])
+
+
+def test_what_other_recipes_keep_is_mirrored(made):
+    """The action of a teacher, and the policy that acted."""
+    column = torch.tensor([1.0, 2.0])
+    minibatch = dict.fromkeys(("obs", "actions", "teacher_actions"), column[:, None])
+    mirrored = made("with/symmetry").module.with_mirrored(
+        minibatch | {"logits": torch.tensor([[1.0, 2.0, 3.0]])}, torch.tensor([-1.0]), 3
+    )
+    assert mirrored["teacher_actions"].flatten().tolist() == mirrored["actions"].flatten().tolist() == [1, 2, 1, 0]
+    assert mirrored["logits"].tolist() == [[1, 2, 3], [3, 2, 1]]
+    signs = torch.tensor([-1.0])
+    mirror = made("with/symmetry-continuous").module.with_mirrored
+    mirrored = mirror(minibatch | {"mean": column[:, None]}, signs, signs)
+    for name in ("teacher_actions", "mean"):
+        assert mirrored[name].flatten().tolist() == [1, 2, -1, -2]
 
 
 def test_the_mirror_of_pendulum_is_exact(made, tmp_path):
