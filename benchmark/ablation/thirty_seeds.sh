@@ -38,7 +38,7 @@ robot="--num-envs 16 --num-steps 128 --num-minibatches 8 --learning-rate 1e-3 --
     done
     side_by_side seeds-vector "$lander" $core core-10 core-13
     side_by_side seeds-continuous "$pendulum" $core
-    side_by_side seeds-continuous "--env-id Hopper-v5 --total-timesteps 60000 $robot" ${core/core-3-torch }
-    side_by_side seeds-continuous "--env-id HalfCheetah-v5 --total-timesteps 120000 $robot" core-5 core-7 core-8 core-9
+    side_by_side seeds-continuous "--env-id Hopper-v5 --total-timesteps 60000 $robot" $core
+    side_by_side seeds-continuous "--env-id HalfCheetah-v5 --total-timesteps 120000 $robot" $core
     one_agent ppo_continuous_action.py "$pendulum" core-6 continuous-2 continuous-5 continuous-6 continuous-8
 } | "${PYTHON:-.venv/bin/python}" -m benchmark.sweep "$@"
