@@ -12,6 +12,7 @@ from importlib.metadata import version
 from types import SimpleNamespace
 
 import gymnasium as gym
+import torch
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_atari_env, make_vec_env
@@ -54,6 +55,7 @@ def make_envs(script, args):
 def main():
     script, updates, text = sys.argv[1:]
     updates, args = int(updates), SimpleNamespace(**json.loads(text))
+    torch.set_num_threads(args.threads)  # as our scripts do
     envs, policy = make_envs(script, args)
     batch_size = args.num_envs * args.num_steps
     times = Times()
