@@ -144,6 +144,20 @@ def load(results):
     return dict(experiments)
 
 
+def load_finished(results):
+    """As load(), without the runs that did not make all of their steps, which it names."""
+    found = {}
+    for key, runs in load(results).items():
+        for run in runs:
+            if run.finished:
+                found.setdefault(key, []).append(run)
+            else:
+                _, script, env_id, options, _ = key
+                made = f"{run.about['steps']:,} of {run.about['steps_wanted']:,} steps"
+                print(f"left out: {script} on {env_id}, {options}, seed {run.about['seed']}: {made}")
+    return found
+
+
 def replace_file(path, data):
     """Writes a file so that it is never there in part, also where several processes do so at once."""
     new = path.with_name(f"{path.name}.{uuid.uuid4().hex}.new")

@@ -282,7 +282,8 @@ def main():
         return f"{line} {words(suggest(trial, rollouts))}"
 
     storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(args.folder / "study")))
-    choices = f"{inspect.getsource(suggest)} {rollouts}"  # other choices make another study
+    # other choices make another study, and so does another text of the script
+    choices = f"{inspect.getsource(suggest)} {rollouts} {run.file.read_text()}"
     version = hashlib.sha1(choices.encode()).hexdigest()[:8]
     study = optuna.create_study(
         study_name=f"{whole_line}, {args.seeds} seeds, {version}",

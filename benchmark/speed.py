@@ -117,6 +117,8 @@ def chosen_settings(options):
     for text in options.settings:
         name, *more_words = shlex.split(text)
         script, *words = shlex.split(NAMED.get(name, name))
+        if (ROOT / script).resolve().parent != ROOT:  # a script of the same name may lie there
+            sys.exit(f"error: {script}: a script that is timed must lie in {ROOT}")
         for ranks in options.ranks or [0]:
             label = f"{text}, {ranks} ranks" if ranks else text
             chosen.append(Setting(label, script, [*words, *more_words], ranks))

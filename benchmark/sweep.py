@@ -225,7 +225,8 @@ class Ours:
         Of this project's own scripts, the results have runs of many texts, so there is no line about these."""
         entry = self.collected()
         if entry is not None:
-            if self.script in SCRIPTS or self.sweep_about:
+            is_own = self.file.parent == ROOT and self.script in SCRIPTS
+            if is_own or self.sweep_about:
                 return None
             texts = [entry, *entry.get("resumed", [])]
             if texts[-1]["source"] == collect.git_hash(self.file):
@@ -698,8 +699,12 @@ def main(lines, settings, words=()):
         for plan in plans:
             print(", ".join(f"{line} (seed {seed})" for line, seed in plan))
         return 0
+    scripts = {}
     for line in lines:
         make_run(line, settings.seeds[0], settings)  # a recipe or an option that does not fit ends the sweep here
+        script = line.split()[0]
+        if scripts.setdefault(Path(script).stem, script) != script:  # the runs of both would have the same names
+            sys.exit(f"error: {scripts[Path(script).stem]} and {script}: scripts of a sweep need different file names")
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // settings.workers)))
     divided_plans = []
     for plan in plans:

@@ -188,17 +188,27 @@ def test_a_sweep_does_not_take_another_run_for_its_own(run, tmp_path):
     assert not sweep.make_ours("ppo.py", 1, tmp_path, "2048").done()
 
 
-def test_a_result_of_another_text_of_a_copy_is_named(tmp_path):
-    copy = tmp_path / "my_ppo.py"
+@pytest.mark.parametrize("name", ["my_ppo", "ppo"])
+def test_a_result_of_another_text_of_a_copy_is_named(name, tmp_path):
+    copy = tmp_path / f"{name}.py"
     shutil.copy(ROOT / "ppo.py", copy)
     run = sweep.make_ours(str(copy), 1, tmp_path, "2048", tmp_path / "results")
     assert not run.done()
     result = run.entry | {"steps": 2048, "steps_wanted": 2048, "source": collect.git_hash(copy)}
     (tmp_path / "results/ours").mkdir(parents=True)
-    (tmp_path / "results/ours/my_ppo.json").write_text(json.dumps([result]))
+    (tmp_path / f"results/ours/{name}.json").write_text(json.dumps([result]))
     assert run.done() and run.note() is None
     copy.write_text(copy.read_text() + "# edited\n")
-    assert run.done() and "of another text of my_ppo.py, so it is not run" in run.note()
+    assert run.done() and f"of another text of {name}.py, so it is not run" in run.note()
+
+
+def test_two_scripts_of_one_name(tmp_path):
+    """Their runs would have the same names."""
+    copy = tmp_path / "ppo.py"
+    shutil.copy(ROOT / "ppo.py", copy)
+    settings, _ = sweep.read_settings(["--folder", str(tmp_path), "--seeds", "1"], {})
+    with pytest.raises(SystemExit, match="scripts of a sweep need different file names"):
+        sweep.main(["ppo.py --total-timesteps 512", f"{copy} --total-timesteps 512"], settings)
 
 
 def test_a_run_is_found_by_what_it_says_not_by_its_name(run, tmp_path):
@@ -964,6 +974,22 @@ def test_an_effect_is_bold_where_its_corrected_p_is_low():
     rows = [scores.Difference(1.0, -1.0, 2.0, p) for p in (0.02, np.nan, 0.04, 0.5)]
     assert effects.cells_of(rows) == ["+1.0 [-1.0, 2.0]"] * 4
     assert [text[:2] for text in effects.cells_of([rows[0]._replace(p=0.016), *rows[1:]])] == ["**", "+1", "+1", "+1"]
+
+
+def test_a_run_that_did_not_end_is_left_out(monkeypatch, capsys):
+    runs = [
+        results.Run({"seed": seed, "steps": steps, "steps_wanted": 200}, {}, {}) for seed, steps in ((1, 200), (2, 100))
+    ]
+    monkeypatch.setattr(results, "load", lambda folder: {("ours", "ppo", "A-v0", "{}", 200): runs})
+    assert results.load_finished(None) == {("ours", "ppo", "A-v0", "{}", 200): runs[:1]}
+    assert "left out: ppo on A-v0, {}, seed 2: 100 of 200 steps" in capsys.readouterr().out
+
+
+def test_the_options_of_a_recipe():
+    """Those that its script does not have; frame-attention changes one that the script has."""
+    known = {recipe.file.stem: recipe for recipe in recipe_files.recipes()}
+    assert effects.own_options(known["privileged-critic"]) == {"privileged", "policy_sees_all"}
+    assert effects.own_options(known["frame-attention"]) == set()
 
 
 def test_the_effects_are_those_of_the_results():

@@ -31,7 +31,7 @@ def test_a_setting_that_never_reached_it_comes_last(monkeypatch):
         return "ours", "ppo", "CartPole-v1", f'{{"learning_rate": {rate}}}', None
 
     runs = {key(1.0): [run_of([400] * 300)], key(2.0): [run_of([0] * 100 + [500] * 200)]}
-    monkeypatch.setattr(collapse, "load", lambda folder: runs)
+    monkeypatch.setattr(collapse, "load_finished", lambda folder: runs)
     *_, reached, never = collapse.rows()
     assert "1 of 1 | 0k | 475" in reached
     assert never == "| `--learning-rate 1.0` | 0 of 1 |  |  |  |"

@@ -24,7 +24,7 @@ def found(monkeypatch):
 
     def put(scores):
         runs = {key: runs_of(values) for key, values in scores.items()}
-        monkeypatch.setattr(losses, "load", lambda folder: runs)
+        monkeypatch.setattr(losses, "load_finished", lambda folder: runs)
         monkeypatch.setattr(losses, "SEEDS_TO_CHOOSE", 3)
 
     return put
@@ -38,6 +38,12 @@ def test_the_first_third_of_the_seeds_chooses_the_rate(found):
     (loss,) = losses.losses(losses.RESULTS, "CartPole-v1")
     assert loss.chosen_rate() == 2.5e-4
     assert loss.judged_scores() == pytest.approx([1, 2, 3, 4, 5, 6])
+
+
+def test_the_number_of_seeds_is_that_of_all_rates(found):
+    found({key("ppo"): range(6), key("ppo", learning_rate=0.001): range(4)})
+    (loss,) = losses.losses(losses.RESULTS, "CartPole-v1")
+    assert loss.seeds == "4 to 6"
 
 
 def cells_of(table, recipe):

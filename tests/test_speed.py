@@ -2,6 +2,7 @@
 
 import json
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -23,6 +24,12 @@ def test_a_table(monkeypatch, tmp_path, capsys):
     assert len(found) == 2 and all(0 < each[0][name] < 1 for each in found for name in ("environment", "learning"))
     other = speed.run_ours("ppo.py", 1, ["--num-steps", "32", "--seed", "2"])
     assert other["weights"] not in (tmp_path / "table.v2.json").read_text()
+
+
+def test_a_script_that_lies_elsewhere():
+    """Another one of its name would be timed."""
+    with pytest.raises(SystemExit, match="must lie in"):
+        speed.chosen_settings(SimpleNamespace(settings=["exp/ppo.py"], ranks=None))
 
 
 def test_efficiency_is_that_of_each_rank():

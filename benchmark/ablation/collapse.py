@@ -9,7 +9,7 @@ import json
 import numpy as np
 
 from benchmark.curves import last_100
-from benchmark.results import RESULTS, WINDOW, load, option_text
+from benchmark.results import RESULTS, WINDOW, load_finished, option_text
 from benchmark.scores import mean_and_interval
 from recipes.recipe import recipes
 
@@ -38,7 +38,7 @@ def describe(script, options):
 def rows(results=RESULTS):
     """The lines of the table, in descending order of the return at the end."""
     found = []
-    for (_, script, _, options, _), runs in load(results / "collapse").items():
+    for (_, script, _, options, _), runs in load_finished(results / "collapse").items():
         followed = [after_threshold(run) for run in runs]
         reached = [each for each in followed if each is not None]
         cells = [describe(script, json.loads(options)), f"{len(reached)} of {len(runs)}"]

@@ -6,6 +6,7 @@ Writes the effects into the headers of the recipes and into benchmark/ablation/R
 """
 
 import json
+import re
 import textwrap
 from collections import Counter
 from pathlib import Path
@@ -15,7 +16,7 @@ import numpy as np
 from scipy import stats
 
 from benchmark.curves import COLORS, GRAY, last_100, write_picture
-from benchmark.results import ROOT, load, option_text
+from benchmark.results import ROOT, load_finished, option_text
 from benchmark.scores import Difference, compare, scores
 from recipes.recipe import Recipe, escape, recipes, write
 
@@ -51,10 +52,16 @@ def areas(runs):
     return [area(run) for run in runs]
 
 
+def own_options(recipe):
+    """The names of the options that a recipe adds to those of its script."""
+    added = set(re.findall(r"(?m)^\+    (\w+): \w", recipe.diff))
+    return added - set(re.findall(r"(?m)^-    (\w+): \w", recipe.diff))
+
+
 def effects():
     """{"CartPole-v1, 49,664 steps": [Effect, ...]}, in ascending order of the effect on the final return."""
     known = {recipe.file.stem: recipe for recipe in recipes()}
-    found = load(RESULTS)
+    found = load_finished(RESULTS)
     tables = {}
     for (side, script, env_id, options, steps), runs in found.items():
         parent, *names = script.split("+")
@@ -79,7 +86,9 @@ def effects():
         truncated = json.dumps(with_bootstrap, sort_keys=True)  # as collect.py sorts its options
         if truncated != options and (side, script, env_id, truncated, steps) in found:
             recipe, parent, options = TRUNCATED, script, truncated
-        base = found.get((side, parent, env_id, options, steps))
+        own = own_options(recipe) if recipe else set()  # which the script does not have
+        of_parent = {name: value for name, value in json.loads(options).items() if name not in own}
+        base = found.get((side, parent, env_id, json.dumps(of_parent, sort_keys=True), steps))
         if recipe is None or base is None:  # the script itself; or a recipe that needs other options, such as a2c
             continue
         finals = compare(scores(runs), scores(base))

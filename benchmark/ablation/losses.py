@@ -10,7 +10,7 @@ import numpy as np
 from scipy import stats
 
 from benchmark.ablation.collapse import describe
-from benchmark.results import RESULTS, load
+from benchmark.results import RESULTS, load_finished
 from benchmark.scores import compare, mean_and_interval, p_value
 
 RATE = 2.5e-4  # ppo.py's, and that of ppo_seeds.py
@@ -24,6 +24,12 @@ class Loss(NamedTuple):
     script: str  # the script that it is a recipe for
     text: str  # "with [ano](...)"; empty for the script itself
     runs: dict  # {learning rate: its runs, by seed}
+
+    @property
+    def seeds(self):
+        """The number of seeds, such as 30, or "27 to 30" where the learning rates have different ones."""
+        counts = {len(runs) for runs in self.runs.values()}
+        return f"{min(counts)} to {max(counts)}" if len(counts) > 1 else str(min(counts))
 
     def chosen_rate(self):
         """The learning rate with the highest median return of the first third of the seeds.
@@ -43,7 +49,7 @@ def losses(results, env_id):
 
     An option that every run has is not named."""
     experiments = []
-    for (_, script, env, options, _), runs in load(results / "losses").items():
+    for (_, script, env, options, _), runs in load_finished(results / "losses").items():
         if env != env_id:
             continue
         options = json.loads(options)
@@ -75,13 +81,13 @@ def rates_table(group):
     yield f"| {base.script}.py | seeds | {' | '.join(f'{rate:g}' for rate in rates)} |"
     yield "|---|---:" + "|---" * len(rates) + "|"
     own = [mean_and_interval([run.score for run in base.runs[rate]]) for rate in rates]
-    yield f"| the clip | {len(base.runs[rates[0]])} | {' | '.join(own)} |"
+    yield f"| the clip | {base.seeds} | {' | '.join(own)} |"
     for loss in others:
         cells = []
         for rate in rates:
             text = differences[loss.text, rate].text(100)
             cells.append(f"**{text}**" if is_clear[loss.text, rate] else text)
-        yield f"| {loss.text} | {len(loss.runs[rates[0]])} | {' | '.join(cells)} |"
+        yield f"| {loss.text} | {loss.seeds} | {' | '.join(cells)} |"
 
 
 def best_table(group):
