@@ -86,16 +86,16 @@ def layers(envs):
 
 
 def restore_statistics(envs, saved):
-    """Loads the statistics of the environments from the checkpoint, and freezes those of Normalize."""
+    """Loads the statistics of the environments from the checkpoint, and freezes them."""
     keeper = next((layer for layer in layers(envs) if hasattr(layer, "load_state_dict")), None)
     if keeper is not None:
         keeper.load_state_dict(saved.state["parts"]["envs"])
     elif "envs" in saved.state["parts"]:
         script_name = Path(saved.script.__file__).name
         sys.exit(f"error: {saved.file} has statistics of environments, which {script_name} does not keep")
-    normalize = find_normalize(saved.script, envs)
-    if normalize is not None:
-        normalize.frozen = True
+    for layer in layers(envs):
+        if "frozen" in vars(layer):  # Normalize, or a wrapper like it
+            layer.frozen = True
 
 
 def find_normalize(script, envs):

@@ -145,6 +145,22 @@ class Graph(nn.Module):
         return outputs
 
 
+def check_normalization(graph, normalize):
+    """Ends the program if observations are normalized otherwise than in the script.
+
+    Games hardly reach the bounds of normalized observations, so these are 7 and 30 deviations from the mean."""
+    if graph.obs_stats is None:
+        return
+    mean = graph.obs_stats.mean.reshape(1, -1)
+    std = np.sqrt(graph.obs_stats.var).reshape(1, -1)
+    for deviations in (-30, -7, 7, 30):
+        obs = (mean + deviations * std).astype(np.float32)
+        in_script = normalize.scale(obs).reshape(obs.shape)[:, : graph.policy_inputs]
+        in_file = graph.normalized(torch.from_numpy(obs[:, : graph.policy_inputs])).numpy()
+        if not np.allclose(in_file, in_script, rtol=1e-3, atol=1e-3):
+            sys.exit("error: no export: the script's scale() is not normalized() of export.py; change that, too")
+
+
 def parameters(policy, size):
     """The parameters of a distribution by name, each as a tensor [size, ...]; those that it has."""
     names = [name for name in ("logits", "mean", "std") if hasattr(policy, name)]
@@ -264,7 +280,9 @@ def export(args, script_options=()):
 
     unfinished = args.file.with_name(f"{args.file.name}.tmp")
     try:
-        write_onnx(Graph(player, normalize, space), steps[0].inputs, unfinished)
+        graph = Graph(player, normalize, space)
+        check_normalization(graph, normalize)
+        write_onnx(graph, steps[0].inputs, unfinished)
         session = onnxruntime.InferenceSession(unfinished)
         compare(session, steps, is_box=isinstance(space, gym.spaces.Box))
         unfinished.replace(args.file)

@@ -198,6 +198,12 @@ def test_returns_are_raw_and_statistics_frozen(tmp_path):
     assert envs.state_dict() == statistics == checkpoint(run)["parts"]["envs"] and envs.return_stats.count > 500
 
 
+def test_statistics_of_a_wrapper_with_another_name():
+    envs = SimpleNamespace(frozen=False, load_state_dict=lambda state: None)
+    enjoy.restore_statistics(envs, saved.Saved(None, {"parts": {"envs": {}}}, None, None))
+    assert envs.frozen
+
+
 def test_the_recurrent_state_is_carried_from_step_to_step():
     """Steps one by one equal the sequence, with episodes that begin at the third and the sixth step."""
     spaces = toy_envs.spaces(gym.spaces.Box(0, 255, (84, 84, 1), np.uint8), gym.spaces.Discrete(4))

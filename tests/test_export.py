@@ -184,15 +184,17 @@ def test_attributes_of_the_environment_are_not_statistics(tmp_path):
 
 TWICE = {"actions = actions.clip(": "actions = 2 * actions.clip("}
 OTHERS = {
-    "actions": TWICE,
-    "observations": {"return scaled.clip(-10, 10)": "return 1 + scaled.clip(-10, 10)"},
+    "actions": (TWICE, "in step"),
+    "observations": ({"return scaled.clip(-10, 10)": "return 1 + scaled.clip(-10, 10)"}, "the script's scale()"),
+    # which no game may reach
+    "a bound of observations": ({"return scaled.clip(-10, 10)": "return scaled.clip(-5, 5)"}, "the script's scale()"),
 }
 
 
-@pytest.mark.parametrize("edits", OTHERS.values(), ids=OTHERS)
-def test_a_wrapper_that_changes_what_the_file_does_not(edits, tmp_path, monkeypatch):
+@pytest.mark.parametrize("edits, text", OTHERS.values(), ids=OTHERS)
+def test_a_wrapper_that_changes_what_the_file_does_not(edits, text, tmp_path, monkeypatch):
     run = edited(CONTINUOUS, edits, TARGET, tmp_path, monkeypatch)
-    assert "no export: in step" in error(run, tmp_path)
+    assert f"no export: {text}" in error(run, tmp_path)
 
 
 def test_parameters_that_differ_where_the_action_does_not():
