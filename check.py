@@ -549,7 +549,12 @@ def check_repetition(script, args, steps, speed, page):
 def run_check_env(script, args, page):
     """Runs gymnasium's own check. Its warnings of bounds are left out, as these scripts take any."""
     with quiet():
-        env = script.make_env(args, 0, None).unwrapped
+        env = script.make_env(args, 0, None)
+        _, info = env.reset(seed=args.seed)
+        env = env.unwrapped
+    if "action_mask" in info:
+        page.skip("gymnasium's check_env: it knows no masks, and would take invalid actions")
+        return
     failure = None
     with quiet(), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -572,12 +577,13 @@ def check_vector(script, args, page):
     seen = []
     with quiet():
         envs = script.make_envs(args)
-        obs, _ = envs.reset(seed=args.seed)
+        obs, infos = envs.reset(seed=args.seed)
         envs.single_action_space.seed(args.seed)
         for _ in range(8):
             seen.append(obs.copy())
-            actions = np.array([envs.single_action_space.sample() for _ in obs])
-            next_obs, rewards, *_ = envs.step(actions)
+            masks = infos.get("action_mask", [None] * len(obs))
+            actions = np.array([sample_action(envs.single_action_space, {"action_mask": mask}) for mask in masks])
+            next_obs, rewards, _, _, infos = envs.step(actions)
             is_changed = not are_equal(obs, seen[-1])
             obs = next_obs
         envs.close()
@@ -649,6 +655,9 @@ class Watched:
         self.log_probs = None  # in the first gradient step
         self.values = None
         self.slopes = None  # a PolicySlopes
+        self.terms = {}  # of the loss: {name: (how much it grows with the coefficient, the scalar)}
+        self.step_norms = []  # of the gradients with which the agent's optimizer took steps
+        self.values_of_update_2 = None  # those of the first gradient step, of an agent with memory
         self.train(args, words)
 
     def train(self, args, words):
@@ -662,6 +671,7 @@ class Watched:
             (script, "make_envs"): self.make_envs,
             (script, "gae"): self.gae,
             (script, "gradient_step"): self.gradient_step,
+            (script, "adam_step"): self.adam_step,
         }
         for name, value in vars(script).items():
             if name.endswith("_loss") and inspect.isfunction(value):
@@ -672,6 +682,7 @@ class Watched:
         with contextlib.ExitStack() as stack:
             stack.enter_context(quiet())
             stack.enter_context(mock.patch.object(sys, "argv", [script.__file__, *words]))
+            stack.enter_context(torch.compiler.set_stance("force_eager"))  # also without --compile
             stack.enter_context(mock.patch.object(script.Args, "__getattribute__", reader(self.options_read)))
             for (owner, name), look in watched.items():
                 if hasattr(owner, name):
@@ -701,6 +712,11 @@ class Watched:
 
     def see_optimizer(self, optimizer, args, kwargs):
         self.optimizers[id(optimizer)] = optimizer
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        of_agent = set(self.agents[0].parameters()) if self.agents else set()
+        if of_agent.intersection(parameters):
+            gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+            self.step_norms.append(torch.nn.utils.get_total_norm(gradients).item())
 
     def outside_parts(self):
         """The modules and optimizers that belong to no part, but for copies of the agent."""
@@ -729,6 +745,9 @@ class Watched:
         outputs = function(agent, *inputs, **kwargs)
         if self.is_in_first_step() and self.values is None:
             self.values = outputs[1].detach()
+        is_in_second_update = len(self.stats) == 2 and not self.stats[1] and torch.is_grad_enabled()
+        if is_in_second_update and self.values_of_update_2 is None:
+            self.values_of_update_2 = outputs[1].detach()
         return outputs
 
     def log_prob(self, function, policy, actions):
@@ -790,17 +809,23 @@ class Watched:
         if is_whole and self.is_in_first_step() and isinstance(agent, torch.nn.Module):
             self.find_gradients(agent, outputs[0])
             named = inspect.signature(function).bind(agent, *args, **kwargs).arguments
-            self.find_slopes(function, named, outputs[0])
+            if self.slopes is None and isinstance(named.get("minibatch"), dict):
+                self.find_slopes(function, named, outputs[0])
+                self.find_terms(function, named, *outputs[:2])
         return outputs
 
     def find_gradients(self, agent, loss):
         named = {name: parameter for name, parameter in agent.named_parameters() if parameter.requires_grad}
         gradients = torch.autograd.grad(loss, named.values(), retain_graph=True, allow_unused=True)
-        self.gradients = dict(zip(named, gradients, strict=True))
+        for name, gradient in zip(named, gradients, strict=True):
+            earlier = self.gradients.get(name)  # of another loss of the same step
+            if earlier is not None and gradient is not None:
+                gradient = earlier + gradient
+            self.gradients[name] = earlier if gradient is None else gradient
 
     def find_slopes(self, function, named, loss):
         """Takes the loss once more, as if half of the actions had become twice as likely, and the others half."""
-        minibatch = named.get("minibatch", {})
+        minibatch = named["minibatch"]
         log_probs = self.log_probs
         if not {"logprobs", "returns", "values"} <= minibatch.keys() or log_probs is None:
             return
@@ -812,9 +837,25 @@ class Watched:
         self.log_probs = None  # so that log_prob() keeps those of this call
         changed = minibatch | {"logprobs": log_probs.detach() - log_ratios}
         changed_loss, *_ = function(**named | {"minibatch": changed})
-        after = slope(changed_loss, self.log_probs)
+        changed_log_probs = self.log_probs
         self.log_probs = log_probs
+        if changed_log_probs is None:  # the loss has no policy
+            return
+        after = slope(changed_loss, changed_log_probs)
         self.slopes = PolicySlopes(minibatch["returns"] - minibatch["values"], before, log_ratios, after)
+
+    def find_terms(self, function, named, loss, stats):
+        """Takes the loss once more with each coefficient larger by 1: by how much it grows, beside its term."""
+        options = named.get("args")
+        for option, term in (("ent_coef", "entropy"), ("vf_coef", "value_loss")):
+            if dataclasses.is_dataclass(options) and hasattr(options, option) and term in stats:
+                changed = dataclasses.replace(options, **{option: getattr(options, option) + 1.0})
+                changed_loss, *_ = function(**named | {"args": changed})
+                self.terms[term] = (changed_loss - loss).item(), float(stats[term])
+
+    def adam_step(self, function, optimizer, gradient, *args, **kwargs):
+        self.step_norms.append(gradient.norm(dim=-1).max().item())  # ppo_seeds.py has a row for each agent
+        return function(optimizer, gradient, *args, **kwargs)
 
     def gradient_step(self, function, *inputs, **kwargs):
         named = inspect.signature(function).bind(*inputs, **kwargs).arguments  # an edit may add an argument
@@ -833,8 +874,9 @@ class Watched:
             stats = function(**named)
             after = copy_parameters(agent)
             options = dict(vars(named["args"]))
-            self.first_steps.append(FirstStep(kept, options, named["optimizer"], before, after, buffers))
-        self.stats[-1].append({name: float(scalar.mean()) for name, scalar in stats.items()})
+            self.first_steps.append(FirstStep(kept, options, named.get("optimizer"), before, after, buffers))
+        means = {name: torch.as_tensor(scalar, dtype=torch.float64).mean().item() for name, scalar in stats.items()}
+        self.stats[-1].append(means)
         return stats
 
 
@@ -1001,6 +1043,12 @@ def check_first_minibatch(run, args, source, page):
         page.skip("first minibatch: there was no gradient step")
         return
     minibatch = run.first_steps[0].minibatch
+    if not isinstance(minibatch, dict):
+        page.skip("first minibatch: it is no dict")
+        return
+    if "logprobs" in minibatch and minibatch["logprobs"].min() < -1e6:
+        page.error("in the first minibatch, an action has the probability 0: is its mask that of another step?")
+        return
     texts = []
     failed = False
     for name, computed in (("logprobs", run.log_probs), ("values", run.values)):
@@ -1014,6 +1062,15 @@ def check_first_minibatch(run, args, source, page):
             failed = True
             why = random_layers(run.first_agent, source)
             page.error(f"in the first minibatch, {name} differ from those of the rollout by {gap:.2g}{why}")
+    # in update 1 the memory begins at 0
+    if hasattr(run.first_agent, "initial_state") and len(run.first_steps) > 1 and run.values_of_update_2 is not None:
+        stored = run.first_steps[1].minibatch["values"].flatten()
+        computed = run.values_of_update_2.flatten()
+        gap = (computed - stored).abs().max().item() if computed.shape == stored.shape else 0.0
+        if gap > tolerance_of(args) * max(1.0, stored.abs().max().item()):
+            failed = True
+            hint = "does the minibatch begin with the state of the rollout?"
+            page.error(f"in update 2, values differ from those of the rollout by {gap:.2g}: {hint}")
     if not texts:
         page.skip("first minibatch: the loss computes no log probabilities or values that could be compared")
     elif not failed:
@@ -1069,8 +1126,12 @@ def check_parameters(run, stats, args, source, page):
     if not unused and not outside:
         which = f"{len(after) - len(unmoved)} tensors {'have gradients and ' if run.gradients else ''}moved"
         page.ok(f"{which}; {text}")
+    largest = max(run.step_norms, default=0.0)
+    if largest > 1.01 * args.max_grad_norm:
+        hint = f"--max-grad-norm {args.max_grad_norm:g} does not clip it"
+        page.warn(f"the optimizer gets a gradient of norm {largest:.2g}: {hint}")
     if norms and min(norms) > 100 * args.max_grad_norm:
-        returns = first.minibatch.get("returns")
+        returns = first.minibatch.get("returns") if isinstance(first.minibatch, dict) else None
         size = "" if returns is None else f": returns of up to {returns.abs().max():,.4g}"
         page.warn(f"gradient {text}{size}; scale the rewards or the observations")
 
@@ -1092,6 +1153,15 @@ def check_policy_loss(run, page):
     if run.slopes is None:
         return
     advantages, before, log_ratios, after = run.slopes
+    growth, entropy = run.terms.get("entropy", (0.0, 0.0))
+    if growth != 0 and math.isclose(growth, entropy, rel_tol=0.01):
+        page.error("the loss grows with the entropy, and its bonus must lower it")
+    growth, value_loss = run.terms.get("value_loss", (0.0, 0.0))
+    if growth < -0.5 * value_loss:
+        page.error("the loss falls with the value loss, and must grow with it")
+    if not before.any():
+        page.note("the loss of the first minibatch has no gradient for the policy")
+        return
     correlation = torch.corrcoef(torch.stack([advantages.flatten(), -before.flatten()]))[0, 1]
     if correlation < -0.9:
         page.error(f"the loss makes actions of higher advantages less likely (correlation {correlation:.2f})")
@@ -1208,7 +1278,8 @@ def compare_first_steps(first, resumed, page):
     elif second.optimizer not in resumed.parts.values() and "optimizer" not in resumed.parts:
         page.error("the optimizer is not a part: name it in run.start(), or a resume starts it anew")
     else:
-        page.error(f"update 2 begins with another step after a resume, by {gap / moved:.0%}: a part is missing")
+        hint = ", or gradients of earlier steps are left over"
+        page.error(f"update 2 begins with another step after a resume, by {gap / moved:.0%}: a part is missing{hint}")
 
 
 def check_resume_option(script, args, options, source, page):

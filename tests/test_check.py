@@ -428,6 +428,117 @@ def test_a_loss_that_goes_down_the_advantages(check_script):
     assert "ERROR  the loss makes actions of higher advantages less likely (correlation -1.00)" in page
 
 
+TERMS = {
+    "ent_coef": ("- args.ent_coef * entropy", "+ args.ent_coef * entropy", "the loss grows with the entropy"),
+    "vf_coef": ("+ args.vf_coef * value_loss", "- args.vf_coef * value_loss", "the loss falls with the value loss"),
+}
+
+
+@pytest.mark.parametrize("name", TERMS)
+def test_a_term_with_the_wrong_sign(name, check_script):
+    old, new, text = TERMS[name]
+    assert f"ERROR  {text}" in check_script((old, new))
+
+
+def test_a_gradient_that_is_not_clipped(check_script):
+    """By Adam of the script, and by an optimizer of torch."""
+    page = check_script(("gradient * scale", "gradient"), status=0)
+    assert "--max-grad-norm 0.5 does not clip it" in line_of(page, "warn   the optimizer gets a gradient of norm")
+    step = """    for parameter, part in zip(agent.parameters(), gradients, strict=True):
+        parameter.grad = part * scale
+    optimizer.step()
+"""
+    torch_adam = [
+        ("    optimizer = Adam(agent)\n", "    optimizer = torch.optim.Adam(agent.parameters(), args.learning_rate)\n"),
+        ("(loss, optimizer.parameters, ", "(loss, list(agent.parameters()), "),
+        ("    adam_step(optimizer, gradient * scale, args.learning_rate)\n", step),
+    ]
+    assert "warn   the optimizer gets a gradient" not in check_script(*torch_adam, status=0)
+    page = check_script(*torch_adam, ("part * scale", "part"), status=0)
+    assert "warn   the optimizer gets a gradient" in page
+
+
+def test_a_mask_of_another_step():
+    """The probability of the action that was taken is 0."""
+    page = check.Page()
+    minibatch = {"logprobs": torch.tensor([-0.5, -1e8])}
+    run = SimpleNamespace(first_steps=[SimpleNamespace(minibatch=minibatch)], log_probs=None, values=None)
+    check.check_first_minibatch(run, None, None, page)
+    assert page.counts["ERROR"] == 1
+
+
+def test_a_memory_that_begins_anew_in_the_update(check_script):
+    """In update 1 it is 0 in the rollout, too."""
+    state = 'minibatch["state"] = tuple(s[:, chosen] for s in initial_state)'
+    edit = (state, 'minibatch["state"] = tuple(0 * s[:, chosen] for s in initial_state)')
+    options = "--num-envs 2 --num-steps 16 --num-minibatches 2 --update-epochs 1"
+    page = check_script(edit, script="ppo_atari_lstm.py", options=options)
+    assert "does the minibatch begin with the state of the rollout?" in line_of(
+        page, "ERROR  in update 2, values differ"
+    )
+
+
+SECOND_LOSS = """
+def bonus_loss(agent, minibatch, args):
+    _, values = agent(minibatch["obs"])
+    loss = (values**2).mean()
+    return loss, {"bonus": loss.detach()}
+
+
+def gradient_step("""
+
+
+def test_a_second_loss_with_scalars(check_script):
+    page = check_script(
+        ("def gradient_step(", SECOND_LOSS.lstrip("\n")),
+        (
+            "    loss, stats = ppo_loss(agent, minibatch, args)\n",
+            "    loss, stats = ppo_loss(agent, minibatch, args)\n"
+            "    bonus, more = bonus_loss(agent, minibatch, args)\n    loss = loss + 0.01 * bonus\n    stats |= more\n",
+        ),
+        status=0,
+    )
+    assert "(correlation 1.00); at ratios" in page
+
+
+def test_a_policy_that_does_not_learn_yet(check_script):
+    page = check_script(("    loss = policy_loss - args", "    loss = 0 * policy_loss - args"), status=0)
+    assert "note   the loss of the first minibatch has no gradient for the policy" in page
+
+
+def test_a_script_that_is_compiled_without_its_option(check_script):
+    """It is looked at as it stands, without the minutes of a compiler."""
+    page = check_script(("    take_step = gradient_step\n", "    take_step = torch.compile(gradient_step)\n"), status=0)
+    assert "0 warnings" in page and "update 2 begins with the same" in page
+
+
+class Masked(Walk):
+    """It takes valid actions alone."""
+
+    action_space = gym.spaces.MultiDiscrete([3, 2])
+
+    def mask(self):
+        return {"action_mask": np.array([self.steps % 2 == 0, self.steps % 2 == 1, False, True, True])}
+
+    def reset(self, *, seed=None, options=None):
+        obs, _ = super().reset(seed=seed)
+        return obs, self.mask()
+
+    def step(self, action):
+        assert action[0] == self.steps % 2
+        obs, reward, terminated, truncated, _ = super().step(action)
+        return obs, reward, terminated, truncated, self.mask()
+
+
+def test_an_environment_that_ends_with_an_invalid_action(check_script):
+    gym.register("Masked-v0", Masked)
+    try:
+        page = check_script(script="ppo_multidiscrete_mask.py", options=f"{TINY} --env-id Masked-v0", status=0)
+    finally:
+        del gym.registry["Masked-v0"]
+    assert "skip   gymnasium's check_env: it knows no masks" in page and "get_policy() = forward()" in page
+
+
 def test_advantages_that_broadcast(check_script):
     lines = (ROOT / "ppo.py").read_text().splitlines(keepends=True)
     [check_of_shapes] = [line for line in lines if line.startswith("    assert ratio.shape == advantages.shape")]
