@@ -653,6 +653,7 @@ class Watched:
         self.ends = []  # whether an episode ended, bool [N], of each step
         self.gae_calls = {}  # {update: (gae, {name: argument}) of its first call}
         self.log_probs = None  # in the first gradient step
+        self.inner_calls = 0  # of log_prob() that have not returned
         self.values = None
         self.slopes = None  # a PolicySlopes
         self.terms = {}  # of the loss: {name: (how much it grows with the coefficient, the scalar)}
@@ -751,8 +752,12 @@ class Watched:
         return outputs
 
     def log_prob(self, function, policy, actions):
+        if not self.is_in_first_step():
+            return function(policy, actions)
+        self.inner_calls += 1  # a policy of several parts calls log_prob() of each
         log_probs = function(policy, actions)
-        if self.is_in_first_step() and self.log_probs is None:
+        self.inner_calls -= 1
+        if self.log_probs is None and self.inner_calls == 0:
             self.log_probs = log_probs
         return log_probs
 

@@ -418,6 +418,28 @@ def test_a_column_of_another_length(check_script):
     assert "my_ppo.py:" in line_of(page, "ERROR  the run ended after 0 of 2 updates")
 
 
+TWO_PARTS = """class TwoParts:
+    def __init__(self, logits):
+        self.parts = [Categorical(logits), Categorical(logits)]
+
+    def sample(self, generator=None):
+        return self.parts[0].sample(generator)
+
+    def log_prob(self, actions):
+        return sum(part.log_prob(actions) for part in self.parts)
+
+    def entropy(self):
+        return sum(part.entropy() for part in self.parts)
+
+
+def layer_init("""
+
+
+def test_a_policy_of_several_parts(check_script):
+    edits = ("def layer_init(", TWO_PARTS), ("return Categorical(self.policy(", "return TwoParts(self.policy(")
+    assert "ratio 1 ±" in check_script(*edits, status=0)
+
+
 def test_a_clip_of_the_larger_surrogate(check_script):
     page = check_script(("max(-surrogate, -clipped_surrogate)", "min(-surrogate, -clipped_surrogate)"))
     assert "move on from the old one, and not back: the loss must take the smaller" in line_of(page, "ERROR")
