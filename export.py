@@ -151,13 +151,15 @@ def check_normalization(graph, normalize):
     Games hardly reach the bounds of normalized observations, so these are 7 and 30 deviations from the mean."""
     if graph.obs_stats is None:
         return
-    mean = graph.obs_stats.mean.reshape(1, -1)
-    std = np.sqrt(graph.obs_stats.var).reshape(1, -1)
+    mean = torch.as_tensor(graph.obs_stats.mean).reshape(1, -1)
+    std = torch.as_tensor(graph.obs_stats.var).sqrt().reshape(1, -1)
+    takes_tensors = isinstance(graph.obs_stats.mean, torch.Tensor)
     for deviations in (-30, -7, 7, 30):
-        obs = (mean + deviations * std).astype(np.float32)
-        in_script = normalize.scale(obs).reshape(obs.shape)[:, : graph.policy_inputs]
-        in_file = graph.normalized(torch.from_numpy(obs[:, : graph.policy_inputs])).numpy()
-        if not np.allclose(in_file, in_script, rtol=1e-3, atol=1e-3):
+        obs = (mean + deviations * std).float()
+        scaled = torch.as_tensor(normalize.scale(obs if takes_tensors else obs.numpy()))
+        in_script = scaled.reshape(obs.shape)[:, : graph.policy_inputs]
+        in_file = graph.normalized(obs[:, : graph.policy_inputs])
+        if not torch.allclose(in_file, in_script, rtol=1e-3, atol=1e-3):
             sys.exit("error: no export: the script's scale() is not normalized() of export.py; change that, too")
 
 
