@@ -1068,7 +1068,8 @@ def check_first_minibatch(run, args, source, page):
             why = random_layers(run.first_agent, source)
             page.error(f"in the first minibatch, {name} differ from those of the rollout by {gap:.2g}{why}")
     # in update 1 the memory begins at 0
-    if hasattr(run.first_agent, "initial_state") and len(run.first_steps) > 1 and run.values_of_update_2 is not None:
+    has_memory = hasattr(run.first_agent, "initial_state") and "values" in minibatch
+    if has_memory and len(run.first_steps) > 1 and run.values_of_update_2 is not None:
         stored = run.first_steps[1].minibatch["values"].flatten()
         computed = run.values_of_update_2.flatten()
         gap = (computed - stored).abs().max().item() if computed.shape == stored.shape else 0.0
@@ -1126,16 +1127,17 @@ def check_parameters(run, stats, args, source, page):
     if frozen:
         page.note(f"frozen: {', '.join(frozen)}{source.attribute(frozen[0])}")
     norms = [each["grad_norm"] for each in stats if "grad_norm" in each]
-    clipped = sum(norm > args.max_grad_norm for norm in norms)
+    limit = getattr(args, "max_grad_norm", math.inf)  # an edit may take the option out
+    clipped = sum(norm > limit for norm in norms)
     text = f"norm {np.mean(norms):.2g}, clipped in {clipped} of {len(norms)}" if norms else "no norm is logged"
     if not unused and not outside:
         which = f"{len(after) - len(unmoved)} tensors {'have gradients and ' if run.gradients else ''}moved"
         page.ok(f"{which}; {text}")
     largest = max(run.step_norms, default=0.0)
-    if largest > 1.01 * args.max_grad_norm:
-        hint = f"--max-grad-norm {args.max_grad_norm:g} does not clip it"
+    if largest > 1.01 * limit:
+        hint = f"--max-grad-norm {limit:g} does not clip it"
         page.warn(f"the optimizer gets a gradient of norm {largest:.2g}: {hint}")
-    if norms and min(norms) > 100 * args.max_grad_norm:
+    if norms and min(norms) > 100 * limit:
         returns = first.minibatch.get("returns") if isinstance(first.minibatch, dict) else None
         size = "" if returns is None else f": returns of up to {returns.abs().max():,.4g}"
         page.warn(f"gradient {text}{size}; scale the rewards or the observations")

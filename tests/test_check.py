@@ -480,6 +480,13 @@ def test_a_gradient_that_is_not_clipped(check_script):
     assert "warn   the optimizer gets a gradient" in page
 
 
+def test_a_script_without_the_option_that_clips(check_script):
+    option = ("    max_grad_norm: float = 0.5  # maximum norm of the gradient\n", "")
+    check_of_options = ("args.clip_coef < 0 or args.max_grad_norm <= 0", "args.clip_coef < 0")
+    page = check_script(option, check_of_options, ("args.max_grad_norm", "1e9"), status=0)
+    assert "clipped in 0 of 4" in page and "0 warnings" in page
+
+
 def test_a_mask_of_another_step():
     """The probability of the action that was taken is 0."""
     page = check.Page()
