@@ -2,10 +2,11 @@
 
     python -m benchmark.atari57 runs
 
-For each experiment, a script with options, a table has its games. A return is the mean of the last 100 episodes, with
-the standard deviation over the runs. A human-normalized score is 0 for random play and 1 for a person. Below the table
-are statistics of all games (Agarwal et al., 2021), of ours and of ppo2 on the same games; those of ppo2 are of its
-means, as no single runs are published. benchmark/results/README.md names the sources of all numbers.
+For each experiment, a script with options, and each form of ids, such as NAME-v5, a table has its games. A return is
+the mean of the last 100 episodes, with the standard deviation over the runs. A human-normalized score is 0 for random
+play and 1 for a person. Below the table are statistics of all games (Agarwal et al., 2021), of ours and of ppo2 on the
+same games; those of ppo2 are of its means, as no single runs are published. benchmark/results/README.md names the
+sources of all numbers.
 """
 
 import argparse
@@ -48,7 +49,9 @@ def game_of(env_id):
 
 
 def returns_by_experiment(folder, published):
-    """{(experiment, steps): {game: float64 [runs]}} of the finished runs in a folder; names what is left out."""
+    """{(experiment, ids, steps): {game: float64 [runs]}} of the finished runs in a folder; names what is left out.
+
+    Games with ids of another form, such as NAME-v5, have other rules, so `ids` tells them apart."""
     experiments = {}
     for env_id, named in find_runs(folder).items():
         for name, runs in named.items():
@@ -59,8 +62,9 @@ def returns_by_experiment(folder, published):
                 elif game_of(env_id) not in published:
                     print(f"left out: {run_folder}: {env_id} is none of the 57 games")
                 else:
-                    key = name, run.about["steps"]
-                    by_seed = experiments.setdefault(key, {}).setdefault(game_of(env_id), {})
+                    game = game_of(env_id)
+                    key = name, env_id.replace(game, "NAME"), run.about["steps"]
+                    by_seed = experiments.setdefault(key, {}).setdefault(game, {})
                     seed = run.about["seed"]
                     if seed in by_seed:
                         print(f"left out: {run_folder.parent / by_seed[seed].about['run']}: seed {seed} is there twice")
@@ -112,8 +116,8 @@ def main():
     parser.add_argument("folder", type=Path, help="the folder of the runs")
     published = read_published()
     experiments = returns_by_experiment(parser.parse_args().folder, published)
-    for (name, steps), games in experiments.items():
-        print(f"\n{name}, {short_steps(steps)} steps\n")
+    for (name, ids, steps), games in experiments.items():
+        print(f"\n{name} on {ids}, {short_steps(steps)} steps\n")
         print("\n".join(report(games, published)))
 
 

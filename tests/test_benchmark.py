@@ -1166,17 +1166,21 @@ def test_runs_on_atari_beside_published_ones(monkeypatch, capsys):
         Path("runs/d"): made(14.6, "d", 1),
         Path("runs/e"): made(9.0, "e", 1),
         Path("runs/f"): made(9.0, "f", 3, finished=False),
+        Path("runs/g"): made(55.0, "g", 1),
     }
 
     def named(names):
         return {"ppo_atari": [(Path("runs", name), None) for name in names]}
 
-    found = {"BreakoutNoFrameskip-v4": named("abcf"), "Pong-v5": named("d"), "CartPole-v1": named("e")}
+    found = {"BreakoutNoFrameskip-v4": named("abcf"), "PongNoFrameskip-v4": named("d"), "CartPole-v1": named("e")}
+    found["ALE/Breakout-v5"] = named("g")
     monkeypatch.setattr(atari57, "find_runs", lambda folder: found)
     monkeypatch.setattr(atari57, "gathered", runs.get)
     published = atari57.read_published()
-    [(key, games)] = atari57.returns_by_experiment(None, published).items()
-    assert key == ("ppo_atari", 1000)
+    experiments = atari57.returns_by_experiment(None, published)
+    games = experiments.pop(("ppo_atari", "NAMENoFrameskip-v4", 1000))
+    [(key, others)] = experiments.items()
+    assert key == ("ppo_atari", "ALE/NAME-v5", 1000) and others["Breakout"].tolist() == [55.0]
     assert {game: values.tolist() for game, values in games.items()} == {"Breakout": [16.1, 30.5], "Pong": [14.6]}
     said = capsys.readouterr().out
     assert "runs/f: it is not finished" in said and "CartPole-v1 is none of the 57 games" in said
