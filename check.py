@@ -25,6 +25,7 @@ import inspect
 import io
 import math
 import multiprocessing
+import os
 import random
 import re
 import shutil
@@ -32,6 +33,7 @@ import signal
 import sys
 import sysconfig
 import tempfile
+import threading
 import time
 import traceback
 import typing
@@ -52,6 +54,7 @@ from saved import import_script
 
 RANDOM_STEPS = 1000
 REPEATED_STEPS = 100  # a second environment with the same seed must repeat so many of them
+PLAIN = (type(None), bool, int, float, str)
 LARGE = 50  # observations beyond it slow learning down
 # Of log probabilities. Dropout of 0.1 changes those of a new agent by about 0.01, as its last layer is small.
 ROUNDING = 1e-4
@@ -197,10 +200,19 @@ class Source:
 @contextlib.contextmanager
 def quiet():
     """Hides what the script and the environment print and warn of."""
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
+        stack.enter_context(contextlib.redirect_stderr(io.StringIO()))
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        # Libraries in C++, such as MuJoCo's and ALE, write to the files 1 and 2.
+        nothing = stack.enter_context(open(os.devnull, "w"))
+        for number in (1, 2):
+            kept = os.dup(number)
+            os.dup2(nothing.fileno(), number)
+            stack.callback(os.close, kept)
+            stack.callback(os.dup2, kept, number)
+        yield
 
 
 # The environment.
@@ -623,6 +635,7 @@ class PolicySlopes(typing.NamedTuple):
     before: torch.Tensor  # where the probabilities are those of the rollout
     log_ratios: torch.Tensor
     after: torch.Tensor  # where they differ by these log_ratios
+    shifted: torch.Tensor  # as before, with the same number added to the value and the return of each action
 
 
 class Watched:
@@ -653,11 +666,15 @@ class Watched:
         self.ends = []  # whether an episode ended, bool [N], of each step
         self.gae_calls = {}  # {update: (gae, {name: argument}) of its first call}
         self.log_probs = None  # in the first gradient step
-        self.inner_calls = 0  # of log_prob() that have not returned
+        self.inner_calls = collections.Counter()  # {thread: calls of sample() and log_prob() that have not returned}
         self.values = None
         self.slopes = None  # a PolicySlopes
         self.terms = {}  # of the loss: {name: (how much it grows with the coefficient, the scalar)}
         self.step_norms = []  # of the gradients with which the agent's optimizer took steps
+        self.learning_rates = {}  # {update: that of the optimizer's first step}
+        self.logprobs_of_steps = []  # of the first rollout, by the policies that acted
+        self.logprobs_of_batch = None  # the same, as the script computes them after the rollout
+        self.added_to_values = None  # what forward() adds to the values, [B]
         self.values_of_update_2 = None  # those of the first gradient step, of an agent with memory
         self.train(args, words)
 
@@ -679,6 +696,7 @@ class Watched:
                 watched[script, name] = self.loss
             if inspect.isclass(value) and "log_prob" in vars(value):
                 watched[value, "log_prob"] = self.log_prob
+                watched[value, "sample"] = self.sample
         handlers = {number: signal.getsignal(number) for number in script_signals()}
         with contextlib.ExitStack() as stack:
             stack.enter_context(quiet())
@@ -716,6 +734,7 @@ class Watched:
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         of_agent = set(self.agents[0].parameters()) if self.agents else set()
         if of_agent.intersection(parameters):
+            self.learning_rates.setdefault(len(self.stats), float(optimizer.param_groups[0]["lr"]))
             gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
             self.step_norms.append(torch.nn.utils.get_total_norm(gradients).item())
 
@@ -749,16 +768,36 @@ class Watched:
         is_in_second_update = len(self.stats) == 2 and not self.stats[1] and torch.is_grad_enabled()
         if is_in_second_update and self.values_of_update_2 is None:
             self.values_of_update_2 = outputs[1].detach()
+        if self.added_to_values is not None:
+            policy, values, *rest = outputs
+            outputs = policy, values + self.added_to_values, *rest
         return outputs
 
+    def is_in_first_rollout(self):
+        return len(self.stats) == 1 and not self.stats[0] and not torch.is_grad_enabled()
+
+    def sample(self, function, policy, *args, **kwargs):
+        thread = threading.get_ident()
+        self.inner_calls[thread] += 1
+        actions = function(policy, *args, **kwargs)
+        if self.is_in_first_rollout() and self.inner_calls[thread] == 1:
+            self.logprobs_of_steps.append(policy.log_prob(actions))
+        self.inner_calls[thread] -= 1
+        return actions
+
     def log_prob(self, function, policy, actions):
-        if not self.is_in_first_step():
-            return function(policy, actions)
-        self.inner_calls += 1  # a policy of several parts calls log_prob() of each
+        thread = threading.get_ident()
+        self.inner_calls[thread] += 1  # a policy of several parts calls log_prob() of each
         log_probs = function(policy, actions)
-        self.inner_calls -= 1
-        if self.log_probs is None and self.inner_calls == 0:
+        self.inner_calls[thread] -= 1
+        if self.inner_calls[thread] > 0:
+            return log_probs
+        if self.is_in_first_step() and self.log_probs is None:
             self.log_probs = log_probs
+        steps = self.logprobs_of_steps
+        is_whole = len(steps) > 1 and log_probs.numel() == sum(step.numel() for step in steps)
+        if self.is_in_first_rollout() and is_whole and self.logprobs_of_batch is None:
+            self.logprobs_of_batch = log_probs
         return log_probs
 
     def start(self, function, run, device, **parts):
@@ -847,7 +886,16 @@ class Watched:
         if changed_log_probs is None:  # the loss has no policy
             return
         after = slope(changed_loss, changed_log_probs)
-        self.slopes = PolicySlopes(minibatch["returns"] - minibatch["values"], before, log_ratios, after)
+        numbers = torch.linspace(-10, 10, log_probs.numel(), device=log_probs.device).view_as(log_probs)
+        names = ("values", "returns")
+        moved = minibatch | {name: minibatch[name] + numbers for name in names}
+        self.log_probs = None
+        self.added_to_values = numbers
+        moved_loss, *_ = function(**named | {"minibatch": moved})
+        self.added_to_values = None
+        shifted = slope(moved_loss, self.log_probs)
+        self.log_probs = log_probs
+        self.slopes = PolicySlopes(minibatch["returns"] - minibatch["values"], before, log_ratios, after, shifted)
 
     def find_terms(self, function, named, loss, stats):
         """Takes the loss once more with each coefficient larger by 1: by how much it grows, beside its term."""
@@ -860,6 +908,10 @@ class Watched:
 
     def adam_step(self, function, optimizer, gradient, *args, **kwargs):
         self.step_norms.append(gradient.norm(dim=-1).max().item())  # ppo_seeds.py has a row for each agent
+        named = inspect.signature(function).bind(optimizer, gradient, *args, **kwargs).arguments
+        if "learning_rate" in named:
+            rates = torch.as_tensor(named["learning_rate"], dtype=torch.float64)
+            self.learning_rates.setdefault(len(self.stats), rates.max().item())
         return function(optimizer, gradient, *args, **kwargs)
 
     def gradient_step(self, function, *inputs, **kwargs):
@@ -1054,6 +1106,12 @@ def check_first_minibatch(run, args, source, page):
     if "logprobs" in minibatch and minibatch["logprobs"].min() < -1e6:
         page.error("in the first minibatch, an action has the probability 0: is its mask that of another step?")
         return
+    if run.logprobs_of_batch is not None:
+        acted = torch.cat(run.logprobs_of_steps, dim=-1).flatten()
+        gap = (acted - run.logprobs_of_batch.flatten()).abs().max().item()
+        if gap > tolerance_of(args):
+            hint = "are obs and actions those of one step?"
+            page.error(f"the logprobs of the rollout differ from those of the policies that acted by {gap:.2g}: {hint}")
     texts = []
     failed = False
     for name, computed in (("logprobs", run.log_probs), ("values", run.values)):
@@ -1083,10 +1141,20 @@ def check_first_minibatch(run, args, source, page):
         page.ok(f"first minibatch: {', '.join(texts)}")
 
 
+def check_options_saved(args, source, page):
+    """A checkpoint holds the options, and is loaded without running code from it."""
+    for name, value in vars(args).items():
+        if not all(type(each) in PLAIN for each in (value if isinstance(value, (tuple, list)) else [value])):
+            hint = "a checkpoint holds numbers and texts, and tuples of them"
+            option = f"--{name.replace('_', '-')}"
+            page.error(f"option {option} is of the type {type(value).__name__}: {hint}{source.option(name)}")
+
+
 def check_update(run, args, source, page):
     """Looks at the gradient steps of the first update."""
     stats = run.stats[0] if run.stats else []
     page.section("update 1", f", {len(stats)} gradient steps")
+    check_options_saved(args, source, page)
     if stats:
         with page.check("parameters"):
             check_parameters(run, stats, args, source, page)
@@ -1098,6 +1166,7 @@ def check_update(run, args, source, page):
             check_policy_loss(run, page)
         with page.check("advantages"):
             check_advantages(run, page)
+            check_gae(run, args, page)
             check_ends(run, page)
     if run.error is None:
         return
@@ -1126,6 +1195,9 @@ def check_parameters(run, stats, args, source, page):
         page.note(f"gradients of 0: {', '.join(still)}{source.attribute(still[0])}")
     if frozen:
         page.note(f"frozen: {', '.join(frozen)}{source.attribute(frozen[0])}")
+    rates = run.learning_rates
+    if getattr(args, "anneal_lr", False) and {1, 2} <= rates.keys() and rates[1] == rates[2]:
+        page.warn(f"the optimizer has the learning rate {rates[1]:.3g} in both updates: --anneal-lr does not lower it")
     norms = [each["grad_norm"] for each in stats if "grad_norm" in each]
     limit = getattr(args, "max_grad_norm", math.inf)  # an edit may take the option out
     clipped = sum(norm > limit for norm in norms)
@@ -1159,7 +1231,7 @@ def check_policy_loss(run, page):
     """The loss must make good actions more likely. A clip must hold back what moves on from the old policy alone."""
     if run.slopes is None:
         return
-    advantages, before, log_ratios, after = run.slopes
+    advantages, before, log_ratios, after, shifted = run.slopes
     growth, entropy = run.terms.get("entropy", (0.0, 0.0))
     if growth != 0 and math.isclose(growth, entropy, rel_tol=0.01):
         page.error("the loss grows with the entropy, and its bonus must lower it")
@@ -1167,7 +1239,7 @@ def check_policy_loss(run, page):
     if growth < -0.5 * value_loss:
         page.error("the loss falls with the value loss, and must grow with it")
     if not before.any():
-        page.note("the loss of the first minibatch has no gradient for the policy")
+        page.warn("the loss of the first minibatch has no gradient for the policy")
         return
     correlation = torch.corrcoef(torch.stack([advantages.flatten(), -before.flatten()]))[0, 1]
     if correlation < -0.9:
@@ -1182,6 +1254,10 @@ def check_policy_loss(run, page):
     if not correlation > 0.5:
         hint = "do shapes [B] and [B, 1] make [B, B]?"
         page.warn(f"the loss does not follow the advantages (correlation {correlation:.2f}): {hint}")
+        return
+    correlation_of_shifted = torch.corrcoef(torch.stack([before.flatten(), shifted.flatten()]))[0, 1]
+    if not correlation_of_shifted > 0.9:
+        page.warn("the loss follows the returns, and not how far they are from the values")
         return
     clip = "; at ratios of 2 and 1/2, the clip lets the policy only move back" if not moves_on.any() else ""
     page.ok(f"actions of higher advantages become more likely (correlation {correlation:.2f}){clip}")
@@ -1203,6 +1279,31 @@ def check_advantages(run, page):
         if not np.array_equal(*advantages):
             hint = "rewards and values after an episode's end change the advantages before it"
             page.error(f"{function.__name__}(): {hint}{place_of(function)}")
+        return  # one call is enough
+
+
+def check_gae(run, args, page):
+    """The advantages must be those of generalized advantage estimation with the options."""
+    for function, arguments in run.gae_calls.values():
+        if not {"rewards", "values", "dones", "next_value"} <= arguments.keys() or not hasattr(args, "gae_lambda"):
+            continue
+        rewards, values, dones, next_value = (
+            np.asarray(arguments[name], dtype=np.float64) for name in ("rewards", "values", "dones", "next_value")
+        )
+        next_values = np.concatenate([values[1:], [next_value]])
+        expected = np.zeros_like(values)
+        advantage = np.zeros_like(next_value)
+        for t in reversed(range(len(rewards))):
+            nonterminal = 1.0 - dones[t]
+            delta = rewards[t] + args.gamma * next_values[t] * nonterminal - values[t]
+            advantage = delta + args.gamma * args.gae_lambda * nonterminal * advantage
+            expected[t] = advantage
+        gap = np.abs(np.asarray(function(**arguments)) - expected).max()
+        if gap > 1e-3 * np.abs(expected).max():
+            options = f"--gamma {args.gamma:g} and --gae-lambda {args.gae_lambda:g}"
+            page.warn(f"{function.__name__}(): advantages are up to {gap:.2g} from those of GAE with {options}")
+        else:
+            page.ok(f"the advantages of {function.__name__}() are those of GAE")
         return  # one call is enough
 
 

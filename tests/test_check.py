@@ -1,5 +1,6 @@
 """check.py names what an edit or an environment gets wrong."""
 
+import os
 import re
 import sys
 from types import SimpleNamespace
@@ -532,7 +533,7 @@ def test_a_second_loss_with_scalars(check_script):
 
 def test_a_policy_that_does_not_learn_yet(check_script):
     page = check_script(("    loss = policy_loss - args", "    loss = 0 * policy_loss - args"), status=0)
-    assert "note   the loss of the first minibatch has no gradient for the policy" in page
+    assert "warn   the loss of the first minibatch has no gradient for the policy" in page
 
 
 def test_a_script_that_is_compiled_without_its_option(check_script):
@@ -603,6 +604,65 @@ def test_dones_that_are_not_the_ends_of_episodes(check_script):
     assert "step 70 of environment 0 in update 2 is True, and no episode ended (my_ppo.py:" in line_of(page, "warn")
     page = check_script(options=options, **pendulum)
     assert "ok     the dones of gae() are the ends of episodes: 2 in 2 updates" in page
+
+
+WRONG_ADVANTAGES = {
+    "gamma and lambda in each other's place": ("args.gamma, args.gae_lambda)", "args.gae_lambda, args.gamma)"),
+    "values of the wrong step": ("np.append(values[1:], [next_value]", "np.append(values[:-1], [next_value]"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_ADVANTAGES)
+def test_advantages_that_are_not_those_of_gae(name, check_script):
+    page = check_script(WRONG_ADVANTAGES[name], status=0)
+    assert "of GAE with --gamma 0.99 and --gae-lambda 0.95" in line_of(page, "warn   gae(): advantages are up to")
+
+
+def test_returns_in_place_of_advantages(check_script):
+    advantages = 'advantages = minibatch["returns"]'
+    page = check_script((f'{advantages} - minibatch["values"]', advantages), status=0)
+    assert "warn   the loss follows the returns" in page
+
+
+def test_a_learning_rate_that_is_not_annealed(check_script):
+    step = "take_step(agent, optimizer, minibatch, annealed_args)"
+    constant = (step, step.replace("annealed_", ""))
+    warning = "warn   the optimizer has the learning rate 0.00025 in both updates"
+    assert warning in check_script(constant, status=0)
+    assert warning not in check_script(constant, options=f"{TINY} --no-anneal-lr", status=0)
+
+
+def test_an_optimizer_of_torch_whose_rate_is_not_annealed(check_script):
+    gradient = (
+        "    adam_step(optimizer, gradient * scale, args.learning_rate)\n",
+        "    for parameter, part in zip(optimizer.parameters, gradients):\n        parameter.grad = part * scale\n"
+        "    optimizer.of_torch.step()\n",
+    )
+    made = (
+        "    take_step = gradient_step\n",
+        "    optimizer.of_torch = torch.optim.Adam(agent.parameters(), 0.001)\n    take_step = gradient_step\n",
+    )
+    assert "warn   the optimizer has the learning rate 0.001 in both updates" in check_script(gradient, made)
+
+
+def test_observations_of_another_step(check_script):
+    """The batch gets the observation that follows the action."""
+    reward = "                rewards[t] = reward\n"
+    page = check_script((reward, f"{reward}                step['obs'] = torch.from_numpy(next_obs)\n"))
+    assert "ERROR  the logprobs of the rollout differ from those of the policies that acted by" in page
+
+
+def test_an_option_that_a_checkpoint_does_not_hold(check_script):
+    page = check_script((OPTION, f"    data: Path = Path('data')\n{OPTION}"))
+    assert "my_ppo.py:" in line_of(page, "ERROR  option --data is of the type PosixPath")
+
+
+def test_what_a_library_in_cpp_prints(capfd):
+    with check.quiet():
+        os.write(1, b"banner")
+        os.write(2, b"warning")
+    print("seen")
+    assert capfd.readouterr() == ("seen\n", "")
 
 
 def test_functions_with_another_argument(check_script):
