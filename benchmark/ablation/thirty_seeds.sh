@@ -40,6 +40,6 @@ robot="--num-envs 16 --num-steps 128 --num-minibatches 8 --learning-rate 1e-3 --
     side_by_side seeds-continuous "$pendulum" $core
     side_by_side seeds-continuous "--env-id Hopper-v5 --total-timesteps 60000 $robot" $core
     side_by_side seeds-continuous "--env-id HalfCheetah-v5 --total-timesteps 120000 $robot" $core
-    more="continuous-2 continuous-3 continuous-4 continuous-5 continuous-6 continuous-8"
+    more="continuous-2 continuous-3 continuous-4 continuous-5 continuous-6 continuous-7 continuous-8 continuous-9"
     one_agent ppo_continuous_action.py "$pendulum" core-6 $more
 } | "${PYTHON:-.venv/bin/python}" -m benchmark.sweep "$@"
