@@ -63,26 +63,34 @@ def error_scale(name, array):
     return np.broadcast_to(size, array.shape)
 
 
-def relative_error(answer, prediction, rounding):
+def error_scales(answers):
+    """[{name: array}] of the steps of an answer."""
+    return [{name: error_scale(name, array) for name, array in answer.items()} for answer in answers]
+
+
+def relative_error(answer, prediction, rounding, scales):
     """The largest difference between two dicts of arrays, relative to the size of the answer.
 
-    rounding: {name: array}, by how much an answer may be wrong because it has few digits."""
+    rounding: {name: array}, by how much an answer may be wrong because it has few digits.
+    scales: {name: array}, what its errors are divided by."""
     worst = 0.0
     for name, array in answer.items():
         difference = np.abs(array - prediction[name]) - rounding.get(name, 0.0)
-        error = float((difference / error_scale(name, array)).max())
+        error = float((difference / scales[name]).max())
         if math.isnan(error):  # the combination cannot be: it has the logarithm of 0, for example
             return math.inf
         worst = max(worst, error)
     return worst
 
 
-def total_error(answers, predictions, roundings=None):
-    """The largest relative error among the steps of an answer."""
+def total_error(answers, predictions, roundings=None, scales=None):
+    """The largest relative error among the steps of an answer; scales: error_scales(answers), if they are known."""
     if roundings is None:
         roundings = [{}] * len(answers)
-    steps = zip(answers, predictions, roundings, strict=True)
-    return max(relative_error(answer, prediction, rounding) for answer, prediction, rounding in steps)
+    if scales is None:
+        scales = error_scales(answers)
+    steps = zip(answers, predictions, roundings, scales, strict=True)
+    return max(relative_error(*step) for step in steps)
 
 
 def first_difference(answers, predictions, roundings):
@@ -112,7 +120,8 @@ class Explanation:
         self.roundings = [{}] * len(answers) if roundings is None else roundings
         self.combinations = combinations
         self.predict = predict
-        self.errors = np.array([total_error(answers, predict(each), self.roundings) for each in combinations])
+        scales = error_scales(answers)
+        self.errors = np.array([total_error(answers, predict(each), self.roundings, scales) for each in combinations])
         self.best = combinations[int(self.errors.argmin())]
         self.error = float(self.errors.min())
 

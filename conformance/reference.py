@@ -321,8 +321,11 @@ def policy_gradient(batch, step, choice):
     number = world.num_outputs if world.kind == "continuous" else max(len(world.nvec), 1)  # of components
     factors = {"bonus": 1.0, "no bonus": 0.0, "a penalty": -1.0, AVERAGED: 1 / number}
     ent_coef = settings.ent_coef * factors[choice["entropy"]]
-    log_prob_by_outputs, log_prob_by_logstd, _, _ = slopes(world, acting_outputs, logstd, actions)
-    _, _, entropy_by_outputs, entropy_by_logstd = slopes(world, entropy_outputs, logstd, actions)
+    log_prob_by_outputs, log_prob_by_logstd, entropy_by_outputs, entropy_by_logstd = slopes(
+        world, acting_outputs, logstd, actions
+    )
+    if entropy_outputs is not acting_outputs:
+        _, _, entropy_by_outputs, entropy_by_logstd = slopes(world, entropy_outputs, logstd, actions)
     by_outputs = slope[:, None] * log_prob_by_outputs - ent_coef * entropy_by_outputs
     by_logstd = slope[:, None] * log_prob_by_logstd - ent_coef * entropy_by_logstd
     if components == "mean":  # slopes() are those of the sum

@@ -1,6 +1,7 @@
 """The rows of the update: the loss, the minibatches, gradient clipping, Adam, and the KL divergence that is logged."""
 
 import dataclasses
+import functools
 import math
 
 import numpy as np
@@ -372,15 +373,23 @@ def explain_steps(world, settings, answer, losses):
         gradients = predict_gradients(world, settings, answer, policy.best, value.best)
     answers, roundings, all_weights = known_of_steps(answer.steps)
 
-    def predict(choice, added):
+    joined_weights = [{"all": join(weights)} for weights in all_weights]
+
+    @functools.cache
+    def joined_gradients(how, added):
+        """The clipped gradients of all steps, each in one row."""
         steps = zip(answer.steps, gradients, strict=True)
-        clipped = [clip_tables(step, gradient, settings, choice, added) for step, gradient in steps]
-        changes, moments = reference.adam_changes(clipped, all_weights, settings.learning_rate, choice)
+        choice = {"gradient clip": how}
+        return [{"all": join(clip_tables(step, gradient, settings, choice, added))} for step, gradient in steps]
+
+    def predict(choice, added):
+        clipped = joined_gradients(choice["gradient clip"], added)
+        changes, moments = reference.adam_changes(clipped, joined_weights, settings.learning_rate, choice)
         predictions = []
         for number in range(len(clipped)):
             prediction = {
-                "change of the weights": join(changes[number]),
-                "clipped gradient": join(clipped[number]),
+                "change of the weights": changes[number]["all"],
+                "clipped gradient": clipped[number]["all"],
                 "moments": join(moments[number]),
             }
             predictions.append(prediction)
