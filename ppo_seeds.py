@@ -148,9 +148,9 @@ def make_in_worker(make, run_process, seed):
     return make()
 
 
-def make_workers(makers, args, mode):
-    """The environments, each in a process of its own."""
-    makers = [partial(make_in_worker, make, os.getpid(), args.seed + i) for i, make in enumerate(makers)]
+def make_workers(makers, seeds, mode):  # [seeds 1]
+    """The environments, each in a process of its own, whose generators have the seed that stands in its place."""
+    makers = [partial(make_in_worker, make, os.getpid(), seed) for make, seed in zip(makers, seeds, strict=True)]
     # multiprocessing also starts a process that tracks resources; it inherits that signals are ignored.
     handlers = {number: signal.signal(number, signal.SIG_IGN) for number in SIGNALS}
     # Forked workers would copy the state of generators, and so all draw the same numbers.
@@ -160,15 +160,18 @@ def make_workers(makers, args, mode):
     return envs
 
 
-def make_envs(args, folder=None):
+def make_envs(args, folder=None, seeds=None):
     """[core 1] N environments stepped as one, each reset in the step that ends its episode (common/vec_env).
 
     So the observation after an episode's last step is the first of the next episode; infos["final_obs"] has the last.
-    folder: where --capture-video puts its videos; None records nothing."""
+    folder: where --capture-video puts its videos; None records nothing.
+    seeds: [seeds 1] of the generators of processes with --async-envs, as an agent's environments have its own seeds."""
     makers = [partial(make_env, args, index, folder) for index in range(args.num_envs)]
     mode = gym.vector.AutoresetMode.SAME_STEP
     if args.async_envs:
-        return make_workers(makers, args, mode)
+        if seeds is None:
+            seeds = range(args.seed, args.seed + args.num_envs)
+        return make_workers(makers, seeds, mode)
     return gym.vector.SyncVectorEnv(makers, autoreset_mode=mode)
 
 
@@ -522,7 +525,8 @@ def train(args, run):
     torch.set_num_threads(args.threads)
     # [seeds 1] S x N environments, those of an agent beside each other
     num_envs = num_agents * args.num_envs
-    envs = make_envs(dataclasses.replace(args, num_envs=num_envs, seed=args.seed + run.global_step), run.folder)
+    seeds = [each.seed + run.global_step + i for each in run.args_of_agents for i in range(args.num_envs)]
+    envs = make_envs(dataclasses.replace(args, num_envs=num_envs), run.folder, seeds)
     # [seeds 1] the agents, each with the weights and the generator of its own run
     agents = []
     generators = []
@@ -543,8 +547,7 @@ def train(args, run):
     agent_parts = [Copied(each) for each in agents]
     optimizer_parts = [AdamOfAgent(optimizer, each, k) for k, each in enumerate(agents)]
     run.start(device, agent=agent_parts, optimizer=optimizer_parts)
-    # [seeds 1] the seed of each environment, and the discount of its agent, [S * N]
-    seeds = [each.seed + run.global_step + i for each in run.args_of_agents for i in range(args.num_envs)]
+    # [seeds 1] the discount of each environment's agent, [S * N]
     gamma = np.repeat([each.gamma for each in run.args_of_agents], args.num_envs)
     gae_lambda = np.repeat([each.gae_lambda for each in run.args_of_agents], args.num_envs)
     joined_args = join_options(run.args_of_agents, device)

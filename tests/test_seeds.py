@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import signal
+from types import SimpleNamespace
 
 import gymnasium as gym
 import in_process
@@ -508,6 +509,23 @@ def test_a_frozen_layer_stays_as_it_is():
 
 @script_table.slow
 @pytest.mark.usefixtures("as_it_was")
+@pytest.mark.parametrize("name", ["ppo_seeds", "with/seeds-continuous"])
+def test_a_process_has_the_seed_of_its_agent(name, with_recipe, tmp_path):
+    """The generators of environment i of an agent are seeded with the agent's seed + i, as in its own run."""
+    script = SEEDS if name == "ppo_seeds" else SimpleNamespace(name="with_recipe", module=with_recipe(name).module)
+    given = []
+
+    def make_here(makers, seeds, mode):
+        given.extend(seeds)
+        return gym.vector.SyncVectorEnv(makers, autoreset_mode=mode)
+
+    with patched((script.module, "make_workers", make_here)):
+        options = "--seeds 5 9 --learning-rate 1e-3 2e-3 --num-envs 3 --num-steps 16 --num-minibatches 4"
+        env = "CartPole-v1" if script is SEEDS else "Pendulum-v1"
+        in_process.train(script, f"{options} --total-timesteps 48 --async-envs --env-id {env}", tmp_path)
+    assert given == 2 * [5, 6, 7, 9, 10, 11]
+
+
 @pytest.mark.parametrize("options", [{}, {"learning_rate": [1e-3, 2e-3, 3e-3], "clip_coef": [0.1, 0.2, 0.3]}])
 def test_compiled_steps_are_the_same_within_rounding(options):
     """Options that are the same for all agents, and others; everything is compiled once."""
