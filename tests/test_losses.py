@@ -24,7 +24,7 @@ def found(monkeypatch):
 
     def put(scores):
         runs = {key: runs_of(values) for key, values in scores.items()}
-        monkeypatch.setattr(losses, "load_finished", lambda folder: runs)
+        monkeypatch.setattr(losses, "finished_runs", lambda results: runs)
         monkeypatch.setattr(losses, "SEEDS_TO_CHOOSE", 3)
 
     return put

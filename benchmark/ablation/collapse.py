@@ -4,6 +4,7 @@ Returns are means over the last 100 episodes. A run has reached CartPole's thres
 such a mean. The columns are means over the runs that did, with Student's 95% intervals.
 """
 
+import functools
 import json
 
 import numpy as np
@@ -26,11 +27,16 @@ def after_threshold(run):
     return run.episodes["step"][first], returns[first:].min(), returns[-1]
 
 
+@functools.cache
+def recipes_by_name():
+    return {recipe.file.stem: recipe for recipe in recipes()}
+
+
 def describe(script, options):
     """The options and recipes of an experiment in words."""
     words = [f"`{option_text(name, value)}`" for name, value in options.items() if name != "total_timesteps"]
     names = [name for name in script.split("+")[1:] if name not in ("seeds-vector", "seeds-continuous")]
-    known = {recipe.file.stem: recipe for recipe in recipes()}
+    known = recipes_by_name()
     links = [f"{known[name].file.parent.name} [{name}](../recipes/{known[name].name}.diff)" for name in names]
     return ", ".join(part for part in [" ".join(words), *links] if part)
 

@@ -3,6 +3,7 @@
 The first third of the seeds chooses the learning rate of each objective, and the other seeds judge it there.
 """
 
+import functools
 import json
 from typing import NamedTuple
 
@@ -44,12 +45,18 @@ class Loss(NamedTuple):
         return np.array([run.score for run in runs[len(runs) // 3 :]])
 
 
+@functools.cache
+def finished_runs(results):
+    """What load_finished() returns, read once for the tables of all environments."""
+    return load_finished(results / "losses")
+
+
 def losses(results, env_id):
     """The objectives that were run in an environment, by script; the script itself comes first.
 
     An option that every run has is not named."""
     experiments = []
-    for (_, script, env, options, _), runs in load_finished(results / "losses").items():
+    for (_, script, env, options, _), runs in finished_runs(results).items():
         if env != env_id:
             continue
         options = json.loads(options)
