@@ -256,7 +256,7 @@ def sentence(heading, column):
     for row in rows:
         if row["result"] != YES:
             differing.append(f"{SUBJECTS.get(row['title'], row['title'])} ({cell(row)})")
-    name = "This project's scripts" if heading == "ours" else column.name
+    name = "Six of this project's scripts" if heading == "ours" else column.name
     if not differing:
         return f"- **{name}**: as ppo2 in all {len(rows)} rows."
     return f"- **{name}**: as ppo2 in {len(rows) - len(differing)} of {len(rows)} rows, but for {', '.join(differing)}."
@@ -461,8 +461,9 @@ WORDS = """
 - **lstm.** These rows are of a recurrent layer: an LSTM, or ikostrikov's GRU. One number takes the place of its state.
   This number tells from which earlier steps, and from which state before them, each step was computed.
 - **aux 4** was measured with a rollout in which some actions are invalid.
-- **atari.** A scripted emulator plays the games, in the place of ale_py. EnvPool's games are not measured, nor are the
-  scripts here that play them: EnvPool brings its emulator along, in C++.
+- **atari.** A scripted emulator plays the games, in the place of ale_py. EnvPool's games are not measured, as EnvPool
+  brings its emulator along, in C++. The scripts here that play them have no column; `python -m conformance
+  ppo_atari_envpool.py` measures their other rows.
 - **`ppo_seeds.py`**, and a copy of it, cannot be measured, as it trains several agents at once. Measure `ppo.py`, from
   which it comes.
 - **`impala_atari_cleanba.py`** has no column. It has V-trace and RMSprop in place of the rows from the optimizer to the

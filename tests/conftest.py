@@ -35,9 +35,18 @@ os.environ["LC_ALL"] = "C.UTF-8"
 FORKING = {"test_multigpu.py", "test_cleanba.py", "test_impala.py"}
 
 
+IDS = set()  # of all tests in the files that were collected
+
+
 def pytest_collection_modifyitems(items):
     """Tests that fork ranks come first: later ones leave threads behind, with which a process cannot be forked."""
+    IDS.update(item.nodeid for item in items)
     items.sort(key=lambda item: item.path.name not in FORKING)
+
+
+@pytest.fixture
+def ids():
+    return IDS
 
 
 @pytest.fixture(autouse=True)

@@ -143,10 +143,13 @@ def test_a_recipe_for_each_detail():
 
 
 @of_recipes(*(recipe for recipe in RECIPES if recipe.name.startswith("without")))
-def test_a_test_that_fails_without_the_detail_is_named(recipe):
+def test_a_test_that_fails_without_the_detail_is_named(recipe, ids):
     """`python -m recipes --caught` wrote it down after it had failed with the recipe, and passed without."""
-    file, name = recipe.header["caught by"].split("[")[0].split("::")
+    named = recipe.header["caught by"]
+    file, name = named.split("[")[0].split("::")
     assert f"\ndef {name}(" in (ROOT / file).read_text()
+    if any(each.startswith(f"{file}::") for each in ids):  # all tests are run, or those of this file
+        assert any(each == named or each.startswith(f"{named}[") for each in ids)
 
 
 def test_recipes_are_chosen_by_both_names(monkeypatch):
