@@ -240,6 +240,7 @@ class Batch:
         self.given_log_probs = answer.old_log_probs  # None if those of the old policy are
         if self.given_log_probs is not None:
             self.given_log_probs = np.asarray(self.given_log_probs, dtype=float).reshape(-1)
+        self.kept = {}  # by ratios_and_slopes(), as hundreds of combinations share a few of its results
 
     def old_log_probabilities(self, rows, components="sum", is_masked=False):
         """Log probabilities [B] of the actions in rows under the policy that acted."""
@@ -295,6 +296,24 @@ def slope_of_divergence(world, outputs, old_outputs, logstd, old_logstd):
     return by_outputs, np.zeros_like(outputs)
 
 
+def ratios_and_slopes(batch, rows, outputs, logstd, components, probabilities, entropies):
+    """The ratios [B] of the new and the old probabilities of a minibatch, and the four derivatives of slopes().
+
+    probabilities, entropies: of which actions, by the alternatives of MASKS."""
+    world = batch.world
+    actions = batch.actions[rows]
+    acting_outputs = outputs  # of the distribution that has the log probabilities
+    if probabilities == "of valid actions":
+        acting_outputs = masked(world, rows, outputs)
+    new_log_probs = log_probabilities(world, acting_outputs, logstd, actions, components)
+    old_log_probs = batch.old_log_probabilities(rows, components, is_masked=probabilities != "of all actions")
+    derivatives = slopes(world, acting_outputs, logstd, actions)
+    if entropies != probabilities:
+        entropy_outputs = masked(world, rows, outputs) if entropies == "of valid actions" else outputs
+        derivatives = (*derivatives[:2], *slopes(world, entropy_outputs, logstd, actions)[2:])
+    return np.exp(new_log_probs - old_log_probs), *derivatives
+
+
 def policy_gradient(batch, step, choice):
     """{"policy": [R, A], "logstd": [A]}: the gradient of the policy's loss at a step under a combination of POLICY.
 
@@ -304,28 +323,17 @@ def policy_gradient(batch, step, choice):
     rows = step.rows
     outputs = step.before["policy"][rows].astype(float)
     logstd = np.asarray(step.before.get("logstd", world.logstd), float)
-    actions = batch.actions[rows]
     components = choice["components"]
-    probabilities = choice.get("probabilities", "of all actions")
-    acting_outputs = outputs  # of the distribution that has the log probabilities
-    if probabilities == "of valid actions":
-        acting_outputs = masked(world, rows, outputs)
-    entropy_outputs = outputs
-    if choice.get("entropies", "of all actions") == "of valid actions":
-        entropy_outputs = masked(world, rows, outputs)
-    new_log_probs = log_probabilities(world, acting_outputs, logstd, actions, components)
-    old_log_probs = batch.old_log_probabilities(rows, components, is_masked=probabilities != "of all actions")
-    ratio = np.exp(new_log_probs - old_log_probs)
+    kinds = choice.get("probabilities", "of all actions"), choice.get("entropies", "of all actions")
+    key = id(step), components, *kinds
+    if key not in batch.kept:
+        batch.kept[key] = ratios_and_slopes(batch, rows, outputs, logstd, components, *kinds)
+    ratio, log_prob_by_outputs, log_prob_by_logstd, entropy_by_outputs, entropy_by_logstd = batch.kept[key]
     a = normalized(batch, rows, choice["scope"], choice["std"])
     slope = slope_of_surrogate(ratio, a, settings.clip_coef, choice["ratio"])
     number = world.num_outputs if world.kind == "continuous" else max(len(world.nvec), 1)  # of components
     factors = {"bonus": 1.0, "no bonus": 0.0, "a penalty": -1.0, AVERAGED: 1 / number}
     ent_coef = settings.ent_coef * factors[choice["entropy"]]
-    log_prob_by_outputs, log_prob_by_logstd, entropy_by_outputs, entropy_by_logstd = slopes(
-        world, acting_outputs, logstd, actions
-    )
-    if entropy_outputs is not acting_outputs:
-        _, _, entropy_by_outputs, entropy_by_logstd = slopes(world, entropy_outputs, logstd, actions)
     by_outputs = slope[:, None] * log_prob_by_outputs - ent_coef * entropy_by_outputs
     by_logstd = slope[:, None] * log_prob_by_logstd - ent_coef * entropy_by_logstd
     if components == "mean":  # slopes() are those of the sum
