@@ -218,9 +218,8 @@ def test_every_environment_is_another(tmp_path):
 def test_the_wait_of_the_slower_side(tmp_path):
     """wait_difference is positive where actors are slow, and negative where the learner is."""
     options = f"{SMALL} --total-timesteps 256 --update-epochs 1"
-    started = time.monotonic()
-    run(0, options, tmp_path / "free", module=script)
-    seconds_of_update = (time.monotonic() - started) / 4  # at most, as the start of the process counts
+    speeds = scalars(run(0, options, tmp_path / "free", module=script))["charts/SPS"]
+    seconds_of_update = 64 / speeds[-1][1]  # a mean, of which most is the slow first one
     # each side then needs far longer for 8 steps, or for 2 minibatches, than the other
     for method, seconds in (("EnvPool.step", seconds_of_update / 2), ("gradient_step", 2 * seconds_of_update)):
         change = changed(partial(delay, script, method, seconds))

@@ -1,5 +1,6 @@
 """What environments may do and give: arrays that they use again, seeds, frames, masks, rewards, and own processes."""
 
+import inspect
 import os
 
 import gymnasium as gym
@@ -102,10 +103,20 @@ def test_the_last_observation_of_an_episode_is_kept(script, env_id, actions, asy
     envs.close()
 
 
-@pytest.mark.parametrize("script", [PPO, SHARED, SEEDS], ids=lambda script: script.name)
-def test_processes_know_the_environments_that_a_script_registers(script, tmp_path):
+WITH_WORKERS = [script for script in (*script_table.SCRIPTS, SEEDS) if hasattr(script.module, "make_workers")]
+
+
+@pytest.mark.parametrize("script", WITH_WORKERS, ids=lambda script: script.name)
+def test_all_scripts_make_workers_alike(script):
+    """So the tests below need one script; the seeds of ppo_seeds.py have a test in test_seeds.py."""
+    names = ["make_in_worker", "make_workers"]
+    for name in names[: 1 if script is SEEDS else 2]:
+        assert inspect.getsource(getattr(script.module, name)) == inspect.getsource(getattr(ppo, name))
+
+
+def test_processes_know_the_environments_that_a_script_registers(tmp_path):
     """A worker begins by running the script's definitions again."""
-    copy = tmp_path / f"{script.name}.py"
+    copy = tmp_path / "ppo.py"
     text = (script_table.ROOT / copy.name).read_text()
     line = "import toy_envs\n\ngym.register('Own-v0', toy_envs.Endless)\n\n\n@dataclasses.dataclass(frozen=True)"
     copy.write_text(text.replace("@dataclasses.dataclass(frozen=True)", line, 1))
@@ -120,7 +131,7 @@ import os
 import gymnasium as gym, numpy as np, torch
 GENERATOR = np.random.default_rng()
 class Drawing(gym.Env):
-    observation_space, action_space = gym.spaces.Box(0, 1, (1,), np.float32), gym.spaces.{actions}
+    observation_space, action_space = gym.spaces.Box(0, 1, (1,), np.float32), gym.spaces.Discrete(2)
     def reset(self, seed=None, options=None):
         super().reset(seed=seed)
         return np.zeros(1, np.float32), {{}}
@@ -129,40 +140,16 @@ class Drawing(gym.Env):
         with open(f"draws-{{os.getpid()}}-{{id(self)}}", "a") as file:
             file.write(f"{{number}}\\n")
         return np.float32([number]), number, False, False, {{}}
-    def action_mask(self):
-        return np.ones(4)
 gym.register("Drawing-v0", Drawing)
 """
-ACTIONS = {
-    "ppo": "Discrete(2)",
-    "ppo_shared": "Discrete(2)",
-    "ppo_seeds": "Discrete(2)",
-    "ppo_continuous_action": "Box(-1, 1, (1,))",
-    "ppo_multidiscrete": "MultiDiscrete([2, 2])",
-    "ppo_multidiscrete_mask": "MultiDiscrete([2, 2])",
-}
 
 
-@pytest.mark.parametrize(
-    "script, draw",
-    [
-        *((PPO, draw) for draw in DRAWS),
-        (CONTINUOUS, "module"),
-        (MASK, "numpy"),
-        *(pytest.param(script, draw, marks=pytest.mark.slow) for script in (SHARED, SEEDS) for draw in DRAWS),
-        *(
-            pytest.param(script, draw, marks=pytest.mark.slow)
-            for script in (CONTINUOUS, MULTIDISCRETE)
-            for draw in DRAWS
-        ),
-    ],
-    ids=lambda each: getattr(each, "name", each),
-)
-def test_workers_share_no_random_state(script, draw, tmp_path):
+@pytest.mark.parametrize("draw", DRAWS)
+def test_workers_share_no_random_state(draw, tmp_path):
     """Two workers draw two sequences, from whichever generator the environment uses."""
-    (tmp_path / "drawing.py").write_text(DRAWING.format(draw=DRAWS[draw], actions=ACTIONS[script.name]))
+    (tmp_path / "drawing.py").write_text(DRAWING.format(draw=DRAWS[draw]))
     options = "--env-id drawing:Drawing-v0 --async-envs --num-envs 2 --num-steps 8 --total-timesteps 32"
-    command = [script.module.__file__, *options.split(), "--num-minibatches", "2"]
+    command = [ppo.__file__, *options.split(), "--num-minibatches", "2"]
     path = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     status, _, errors = finish(start(command, tmp_path, PYTHONPATH=path))
     assert status == 0, errors
@@ -172,7 +159,7 @@ def test_workers_share_no_random_state(script, draw, tmp_path):
 
 def test_workers_of_a_resume_draw_other_numbers(tmp_path):
     """The same run draws the same numbers; a resume draws new ones."""
-    (tmp_path / "drawing.py").write_text(DRAWING.format(draw=DRAWS["numpy"], actions=ACTIONS["ppo"]))
+    (tmp_path / "drawing.py").write_text(DRAWING.format(draw=DRAWS["numpy"]))
     path = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     first = "--async-envs --num-envs 2 --num-steps 8 --total-timesteps 32 --num-minibatches 2".split()
     commands = [first, first, ["--resume", "runs", "--total-timesteps", "64"]]
