@@ -37,6 +37,7 @@ robot="--num-envs 16 --num-steps 128 --num-minibatches 8 --learning-rate 1e-3 --
         one_agent ppo.py "--env-id $task" core-1 core-6 core-6-in-order
     done
     side_by_side seeds-vector "$lander" $core core-10 core-13
+    one_agent ppo.py "$lander" core-6
     side_by_side seeds-continuous "$pendulum" $core
     side_by_side seeds-continuous "--env-id Hopper-v5 --total-timesteps 60000 $robot" $core
     side_by_side seeds-continuous "--env-id HalfCheetah-v5 --total-timesteps 120000 $robot" $core
