@@ -694,9 +694,9 @@ class Watched:
         for name, value in vars(script).items():
             if name.endswith("_loss") and inspect.isfunction(value):
                 watched[script, name] = self.loss
-            if inspect.isclass(value) and "log_prob" in vars(value):
-                watched[value, "log_prob"] = self.log_prob
-                watched[value, "sample"] = self.sample
+            if inspect.isclass(value) and hasattr(value, "log_prob"):  # a class may inherit one of the two
+                looks = {"log_prob": self.log_prob, "sample": self.sample}
+                watched |= {(value, name): look for name, look in looks.items() if name in vars(value)}
         handlers = {number: signal.getsignal(number) for number in script_signals()}
         with contextlib.ExitStack() as stack:
             stack.enter_context(quiet())

@@ -441,6 +441,14 @@ def test_a_policy_of_several_parts(check_script):
     assert "ratio 1 ±" in check_script(*edits, status=0)
 
 
+def test_a_policy_that_inherits_its_log_probabilities(check_script):
+    """What acted is what its own sample() returns."""
+    mirrored = "class Mirrored(Categorical):\n    def sample(self, generator=None):\n"
+    mirrored += "        return 1 - super().sample(generator)\n\n\ndef layer_init("
+    edits = ("def layer_init(", mirrored), ("return Categorical(self.policy(", "return Mirrored(self.policy(")
+    assert "ratio 1 ±" in check_script(*edits, status=0)
+
+
 def test_a_clip_of_the_larger_surrogate(check_script):
     page = check_script(("max(-surrogate, -clipped_surrogate)", "min(-surrogate, -clipped_surrogate)"))
     assert "move on from the old one, and not back: the loss must take the smaller" in line_of(page, "ERROR")
