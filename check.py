@@ -768,7 +768,7 @@ class Watched:
         is_in_second_update = len(self.stats) == 2 and not self.stats[1] and torch.is_grad_enabled()
         if is_in_second_update and self.values_of_update_2 is None:
             self.values_of_update_2 = outputs[1].detach()
-        if self.added_to_values is not None:
+        if self.added_to_values is not None and torch.is_grad_enabled():  # not in the rollout of another thread
             policy, values, *rest = outputs
             outputs = policy, values + self.added_to_values, *rest
         return outputs

@@ -584,6 +584,22 @@ def test_advantages_that_broadcast(check_script):
     assert "warn   the loss does not follow the advantages" in page
 
 
+def test_the_rollout_of_another_thread_keeps_its_values():
+    """While check.py adds to the values of the loss, an actor of ppo_atari_cleanba.py may compute some, too."""
+    watched = check.Watched.__new__(check.Watched)
+    watched.stats = [[]]
+    watched.values = torch.zeros(2)
+    watched.values_of_update_2 = None
+    watched.added_to_values = torch.ones(2)
+
+    def forward(agent):
+        return None, torch.zeros(2)
+
+    assert watched.forward(forward, None)[1].tolist() == [1, 1]
+    with torch.no_grad():
+        assert watched.forward(forward, None)[1].tolist() == [0, 0]
+
+
 def test_a_loss_without_clip(check_script):
     page = check_script(("max(-surrogate, -clipped_surrogate)", "max(-surrogate, -surrogate)"), status=0)
     assert line_of(page, "ok     actions of higher advantages").endswith("(correlation 1.00)")
