@@ -2,9 +2,10 @@
 
 import contextlib
 import copy
+import importlib.metadata
 import signal
 import sys
-from functools import partial
+from functools import cache, partial
 from types import SimpleNamespace
 
 import filelock
@@ -86,6 +87,13 @@ def run_main(module):
     module.main(create_run)
 
 
+@cache
+def installed_packages():
+    """Those that run.json names, read once: they would take half of the time of so short a run."""
+    packages = importlib.metadata.distributions()
+    return [SimpleNamespace(name=package.name, version=package.version) for package in packages]
+
+
 def train(script, options, folder):
     """Runs `python script.py options` in this process, in `folder`, which it makes; returns the run's own folder."""
     kept = []
@@ -101,7 +109,9 @@ def train(script, options, folder):
     folder.mkdir(exist_ok=True)
     argv = [f"{script.name}.py", *options.split()]
     module = script.module
+    metadata = SimpleNamespace(distributions=installed_packages)
     patches = (
+        (module, "importlib", SimpleNamespace(metadata=metadata, import_module=importlib.import_module)),
         (module, "SummaryWriter", keep(SummaryWriter)),
         (module, "filelock", SimpleNamespace(FileLock=keep(filelock.FileLock), Timeout=filelock.Timeout)),
         (sys, "argv", argv),

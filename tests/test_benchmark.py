@@ -694,6 +694,7 @@ def test_results_are_locked_while_they_are_changed(run, tmp_path, monkeypatch):
 # THE REPORT
 
 
+@pytest.mark.slow
 def test_pictures_are_those_of_the_results(tmp_path):
     """But for the last digits, which differ between processors; so the step of .ci/run leaves pictures out."""
     found = experiments.experiments_of(results.load(results.RESULTS))

@@ -86,6 +86,7 @@ def test_the_range_stays_without_success(with_recipe, tmp_path):
     assert not difficulties(Wind.shown).any()
 
 
+@pytest.mark.slow
 def test_environments_in_processes_of_their_own(with_recipe, tmp_path):
     """Get the level, too: MountainCar's car starts at its easy place, and then farther left."""
     made = with_recipe("with/curriculum")

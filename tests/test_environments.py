@@ -12,7 +12,7 @@ import torch
 import toy_envs
 from in_process import patched, train, watched
 from processes import finish, start
-from run_files import checkpoint, same_weights, without_speed
+from run_files import checkpoint, newest_run, same_weights, without_speed
 from script_table import CONTINUOUS, MASK, MULTIDISCRETE, PPO, SEEDS, SELFPLAY, SHARED
 
 import ppo
@@ -22,7 +22,12 @@ import ppo_multidiscrete_mask
 # Arrays that the environment and the script share
 
 
-@pytest.mark.parametrize("vector", ["sync", "async"])
+in_one_process_and_in_several = pytest.mark.parametrize(
+    "async_envs", [False, pytest.param(True, marks=script_table.slow)], ids=["sync", "async"]
+)
+
+
+@in_one_process_and_in_several
 @pytest.mark.parametrize(
     "script, env_id",
     [
@@ -35,10 +40,13 @@ import ppo_multidiscrete_mask
     ],
     ids=lambda each: each.name if isinstance(each, script_table.Script) else "",
 )
-def test_what_an_environment_overwrites_is_kept(script, env_id, vector, tmp_path):
+def test_what_an_environment_overwrites_is_kept(script, env_id, async_envs, tmp_path):
     """Actions, observations, masks and rewards of a batch are those of their steps."""
-    options = f"--env-id {env_id} --num-envs 4 --num-steps 12 --total-timesteps 144 --num-minibatches 1"
-    options += " --update-epochs 1 --gamma 1 --gae-lambda 0" + (" --async-envs" if vector == "async" else "")
+    num_envs, num_steps = (2, 24) if async_envs else (4, 12)  # each process takes long to start
+    options = f"--env-id {env_id} --num-envs {num_envs} --num-steps {num_steps} --total-timesteps 144"
+    options += " --num-minibatches 1 --update-epochs 1 --gamma 1 --gae-lambda 0"
+    if async_envs:
+        options += " --async-envs"
     patches = [(script.module, "Normalize", toy_envs.AsTheyAre)] if script is CONTINUOUS else []
     with (
         patched(*patches),
@@ -76,11 +84,11 @@ def test_what_an_environment_overwrites_is_kept(script, env_id, vector, tmp_path
                 assert row["masks"].tolist() == toy_envs.Borrowed.allowed(step).tolist()
     assert compared > 70 and any(row["actions"].any() for row in rows)
     for number, rewards in enumerate(rollouts):
-        steps = np.arange(12 * number + 1, 12 * number + 13)[:, None] / 2
+        steps = np.arange(num_steps * number + 1, num_steps * (number + 1) + 1)[:, None] / 2
         assert (np.abs(rewards) == np.broadcast_to(steps, rewards.shape)).all()
 
 
-@pytest.mark.parametrize("async_envs", [False, True], ids=["sync", "async"])
+@in_one_process_and_in_several
 @pytest.mark.parametrize(
     "script, env_id, actions",
     [
@@ -114,6 +122,7 @@ def test_all_scripts_make_workers_alike(script):
         assert inspect.getsource(getattr(script.module, name)) == inspect.getsource(getattr(ppo, name))
 
 
+@script_table.slow
 def test_processes_know_the_environments_that_a_script_registers(tmp_path):
     """A worker begins by running the script's definitions again."""
     copy = tmp_path / "ppo.py"
@@ -125,7 +134,6 @@ def test_processes_know_the_environments_that_a_script_registers(tmp_path):
     assert status == 0, errors
 
 
-DRAWS = {"numpy": "np.random.rand()", "torch": "torch.rand(()).item()", "module": "GENERATOR.random()"}
 DRAWING = """
 import os
 import gymnasium as gym, numpy as np, torch
@@ -134,47 +142,35 @@ class Drawing(gym.Env):
     observation_space, action_space = gym.spaces.Box(0, 1, (1,), np.float32), gym.spaces.Discrete(2)
     def reset(self, seed=None, options=None):
         super().reset(seed=seed)
-        return np.zeros(1, np.float32), {{}}
+        return np.zeros(1, np.float32), {}
     def step(self, action):
-        number = {draw}
-        with open(f"draws-{{os.getpid()}}-{{id(self)}}", "a") as file:
-            file.write(f"{{number}}\\n")
-        return np.float32([number]), number, False, False, {{}}
+        with open(f"draws-{os.getpid()}-{id(self)}", "a") as file:
+            file.write(f"{np.random.rand()} {torch.rand(()).item()} {GENERATOR.random()}\\n")
+        return np.zeros(1, np.float32), 0.0, False, False, {}
 gym.register("Drawing-v0", Drawing)
 """
 
 
-@pytest.mark.parametrize("draw", DRAWS)
-def test_workers_share_no_random_state(draw, tmp_path):
-    """Two workers draw two sequences, from whichever generator the environment uses."""
-    (tmp_path / "drawing.py").write_text(DRAWING.format(draw=DRAWS[draw]))
-    options = "--env-id drawing:Drawing-v0 --async-envs --num-envs 2 --num-steps 8 --total-timesteps 32"
-    command = [ppo.__file__, *options.split(), "--num-minibatches", "2"]
+@script_table.slow
+def test_each_worker_draws_numbers_of_its_own(tmp_path):
+    """From whichever generator. The same run draws the same again, if a seed reaches them; a resume draws new ones."""
+    (tmp_path / "drawing.py").write_text(DRAWING)
     path = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-    status, _, errors = finish(start(command, tmp_path, PYTHONPATH=path))
-    assert status == 0, errors
-    sequences = [file.read_text() for file in tmp_path.glob("draws-*")]
-    assert len(sequences) == len(set(sequences)) == 2
-
-
-def test_workers_of_a_resume_draw_other_numbers(tmp_path):
-    """The same run draws the same numbers; a resume draws new ones."""
-    (tmp_path / "drawing.py").write_text(DRAWING.format(draw=DRAWS["numpy"]))
-    path = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-    first = "--async-envs --num-envs 2 --num-steps 8 --total-timesteps 32 --num-minibatches 2".split()
-    commands = [first, first, ["--resume", "runs", "--total-timesteps", "64"]]
-    draws = []
-    for command in commands:
-        if command[0] == "--resume":
-            command[1] = str(next((tmp_path / "runs").iterdir()))
-        options = [*command, "--env-id", "drawing:Drawing-v0"]
-        status, _, errors = finish(start([PPO.module.__file__, *options], tmp_path, PYTHONPATH=path))
+    new = "--async-envs --num-envs 2 --num-steps 8 --total-timesteps 32 --num-minibatches 2".split()
+    runs = []
+    for resumes in (False, False, True):
+        options = ["--resume", newest_run(tmp_path), "--total-timesteps", "64"] if resumes else new
+        command = [ppo.__file__, *options, "--env-id", "drawing:Drawing-v0"]
+        status, _, errors = finish(start(command, tmp_path, PYTHONPATH=path))
         assert status == 0, errors
         files = list(tmp_path.glob("draws-*"))
-        draws.append({file.read_text() for file in files})
+        draws = np.stack([np.loadtxt(file) for file in files], -1)  # [step, generator, worker]
+        assert len(files) == 2 and (draws[..., 0] != draws[..., 1]).all()
+        runs.append(np.sort(draws))
         for file in files:
             file.unlink()
-    assert draws[0] == draws[1] and not draws[0] & draws[2]
+    first, same, resumed = runs
+    assert (first[:, :2] == same[:, :2]).all() and (first != resumed).all()
 
 
 @script_table.every_script
@@ -258,9 +254,10 @@ def test_nothing_is_recorded_without_a_folder(tmp_path, monkeypatch):
 # Lines at the start
 
 
-@pytest.mark.parametrize("more", ["", " --async-envs"], ids=["sync", "async"])
-def test_warnings_of_gymnasium_are_seen(more, tmp_path):
+@in_one_process_and_in_several
+def test_warnings_of_gymnasium_are_seen(async_envs, tmp_path):
     """Also those in a worker, where the observation would be rounded without a word."""
+    more = " --async-envs" if async_envs else ""
     command = [ppo.__file__, *f"{PPO.tiny} --env-id toy_envs:Rounded-v0{more}".split()]
     status, _, errors = finish(start(command, tmp_path))
     assert status == 0 and "not within the observation space" in errors
@@ -282,7 +279,7 @@ def test_bounds_that_actions_would_not_reach(low, high, hinted, capsys):
         assert said.count("hint: ") == said.count("\n") == (1 if hinted else 0)
 
 
-@pytest.mark.parametrize("async_envs", [False, True], ids=["sync", "async"])
+@in_one_process_and_in_several
 def test_the_hint_is_said_once(async_envs, capfd):
     args = ppo_continuous_action.Args(env_id="toy_envs:BorrowedFar-v0", num_envs=2, async_envs=async_envs)
     ppo_continuous_action.make_envs(args).close()
@@ -353,9 +350,10 @@ def test_forms_of_a_mask(mask, method):
 # Errors
 
 
-@pytest.mark.parametrize("more", ["", " --async-envs"], ids=["sync", "async"])
-def test_an_error_of_an_environment_ends_the_run(more, tmp_path):
+@in_one_process_and_in_several
+def test_an_error_of_an_environment_ends_the_run(async_envs, tmp_path):
     """No process stays behind. Masks are missing."""
+    more = " --async-envs" if async_envs else ""
     command = [MASK.module.__file__, *f"{MASK.tiny} --env-id toy_envs:NoMask-v0{more}".split()]
     status, _, errors = finish(start(command, tmp_path))
     assert status == 1 and "action_mask" in errors
@@ -364,15 +362,7 @@ def test_an_error_of_an_environment_ends_the_run(more, tmp_path):
 # Processes
 
 
-def is_running(pid):
-    """Whether there is such a process, which has not ended."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
+@script_table.slow
 def test_an_environment_may_compute_with_torch_s_threads(tmp_path):
     """In workers, too, beside a run that uses several threads itself."""
     options = f"{PPO.tiny} --env-id toy_envs:Threads-v0 --async-envs --threads 2"

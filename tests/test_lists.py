@@ -247,6 +247,7 @@ def test_two_updates_give_the_weights_of_the_library(name, kind, made):
 SILENT = "core-12-k3", "core-6-uneven", "core-6-once", "core-2", "continuous-6-each"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name, kind", RECORDED)
 def test_without_one_change_the_weights_differ(name, kind, made):
     """So the recording would show it."""

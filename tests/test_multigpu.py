@@ -59,7 +59,7 @@ def test_an_update_of_r_ranks_is_that_of_one_process(float64, tmp_path):
     # weights then differ by a part of a step of 2.5e-4. Float64 has the tight bound.
     limit = (1e-12, 1e-12) if float64 else (1e-2, 1e-4)  # of the gradient, of the weights
     found = {}
-    for ranks in (0, 1, 2, 4):
+    for ranks in (0, 2, 4) if float64 else (0, 2):
         folder = tmp_path / str(ranks)
         final = weights(run(ranks, ONE_UPDATE, folder, record(folder, float64)))
         parts = seen(folder, ranks)

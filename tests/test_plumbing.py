@@ -435,7 +435,13 @@ def test_the_printed_command_continues_the_run(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "number, group", [(signal.SIGTERM, False), (signal.SIGHUP, True), (signal.SIGUSR1, True), (signal.SIGUSR2, False)]
+    "number, group",
+    [
+        (signal.SIGTERM, False),
+        pytest.param(signal.SIGHUP, True, marks=pytest.mark.slow),
+        (signal.SIGUSR1, False),
+        (signal.SIGUSR2, False),
+    ],
 )
 def test_a_signal_saves_and_ends_the_run(number, group, tmp_path):
     """Also one that the whole process group gets, as from a terminal or Slurm; the workers leave it to the run."""
@@ -539,6 +545,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_an_error_ends_the_workers(tmp_path):
     process = start(["-c", WRONG_EDIT], tmp_path)
     status, output, errors = finish(process)

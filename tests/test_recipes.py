@@ -307,6 +307,7 @@ def test_it_trains(recipe, made, tmp_path):
 CONTINUOUS = [recipe.name for recipe in RECIPES if ROOT / "ppo_continuous_action.py" in recipe.scripts[1:]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONTINUOUS)
 def test_it_trains_with_continuous_actions(name, with_recipe, tmp_path):
     """A recipe for ppo.py that its header also names for ppo_continuous_action.py."""
@@ -358,7 +359,10 @@ def test_its_own_state_survives_a_resume(recipe, made, tmp_path):
 
 
 @of_recipes("exact-resume")
-@pytest.mark.parametrize("options", ["--env-id CartPole-v1", "--env-id Acrobot-v1 --async-envs"])
+@pytest.mark.parametrize(
+    "options",
+    ["--env-id CartPole-v1", pytest.param("--env-id Acrobot-v1 --async-envs", marks=pytest.mark.slow)],
+)
 def test_an_exact_resume_in_the_middle_of_games(recipe, made, options, tmp_path):
     """Games in flight go on where they were: the resumed run equals the undisturbed one, to the last bit."""
     options = f"{options} --no-cuda --total-timesteps 320 --num-envs 2 --num-steps 32"
@@ -579,6 +583,7 @@ def test_two_ranks_make_the_run_of_one(recipe, made, tmp_path):
             np.testing.assert_allclose(second, first, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 @of_recipes(
     "device-tensors", "hybrid-action", "image-continuous", "mask", "mask-lstm", "privileged-critic", "teacher", "turns"
 )

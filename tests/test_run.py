@@ -93,12 +93,7 @@ def test_the_same_seed_gives_the_same_run(script, tmp_path):
 IN_PYTHON = [script for script in SCRIPTS if hasattr(script.module.Args, "async_envs")]
 
 
-@script_table.of_scripts(
-    [
-        s if s in (PPO, script_table.CONTINUOUS, SELFPLAY) else pytest.param(s, marks=script_table.slow)
-        for s in IN_PYTHON
-    ]
-)
+@script_table.of_scripts([s if s is PPO else pytest.param(s, marks=script_table.slow) for s in IN_PYTHON])
 def test_environments_in_processes_give_the_same_run(script, tmp_path):
     options = script.tiny if "--num-envs 2" in script.tiny else f"{script.tiny} --num-envs 2"
     pids = lambda envs, *_: {process.pid for process in envs.processes}  # noqa: E731

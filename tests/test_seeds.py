@@ -526,6 +526,7 @@ def test_a_process_has_the_seed_of_its_agent(name, with_recipe, tmp_path):
     assert given == 2 * [5, 6, 7, 9, 10, 11]
 
 
+@script_table.slow
 @pytest.mark.parametrize("options", [{}, {"learning_rate": [1e-3, 2e-3, 3e-3], "clip_coef": [0.1, 0.2, 0.3]}])
 def test_compiled_steps_are_the_same_within_rounding(options):
     """Options that are the same for all agents, and others; everything is compiled once."""
