@@ -164,6 +164,12 @@ def test_an_agent_with_environments_in_numpy_equals_its_own_run(with_recipe, flo
     assert_same_runs(agents, f"{TINY} --bootstrap-truncated", tmp_path, 1e-9)
 
 
+def test_processes_take_the_place_of_numpy(with_recipe):
+    module = with_recipe("with/seeds-vector").module
+    with patched((module, "make_workers", lambda makers, seeds, mode: len(makers))):
+        assert module.make_envs(module.Args(num_envs=3, async_envs=True)) == 3
+
+
 def test_episodes_in_numpy_are_those_of_single_environments(with_recipe):
     """Until they are cut, too: the pole stays up by the sign of its angle and of its angular velocity."""
     args = ppo_seeds.Args(num_envs=3)

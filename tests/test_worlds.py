@@ -152,8 +152,9 @@ def test_envpool_keeps_its_part(name, env_id, with_recipe):
     check(with_recipe(f"with/{name}").module, env_id)
 
 
-def test_envpool_takes_no_processes(with_recipe):
-    module = with_recipe("with/envpool").module
+@pytest.mark.parametrize("name", [*RECIPES, "seeds-envpool"])
+def test_envpool_takes_no_processes(name, with_recipe):
+    module = with_recipe(f"with/{name}").module
     with pytest.raises(SystemExit, match="^error: --async-envs"):
         module.make_envs(module.Args(env_id="envpool/CartPole-v1", async_envs=True))
 
