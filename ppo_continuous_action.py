@@ -180,7 +180,7 @@ def hint_at_bounds(space):
     finite = np.isfinite(space.low) & np.isfinite(space.high)
     low = space.low[finite]
     high = space.high[finite]
-    if (np.abs([low, high]) > 10).any() or (high - low < 0.1).any() or (low > 0).any() or (high < 0).any():
+    if (np.abs([low, high]) > 10).any() or (high - low < 0.1).any() or (space.low > 0).any() or (space.high < 0).any():
         start = f"actions begin as a normal distribution of mean 0 and deviation 1, which does not suit {space}"
         advice = "rescale them to [-1, 1], or try recipes/with/squashed-gaussian.diff; see docs/environment.md"
         print(f"hint: {start}: {advice}")

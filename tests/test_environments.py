@@ -267,7 +267,8 @@ def test_warnings_of_gymnasium_are_seen(async_envs, tmp_path):
     "low, high, hinted",
     [
         (100, 200, True), (-200, -100, True), (-1000, 1000, True), (-0.01, 0.01, True), (0.5, 2, True),
-        (-1, 1, False), (-2, 2, False), (0, 1, False), (-10, 10, False), (-np.inf, np.inf, False),
+        (5, np.inf, True), (-np.inf, -3, True),
+        (-1, 1, False), (-2, 2, False), (0, 1, False), (-10, 10, False), (-np.inf, np.inf, False), (-3, np.inf, False),
     ],
 )  # fmt: skip
 def test_bounds_that_actions_would_not_reach(low, high, hinted, capsys):
