@@ -87,6 +87,10 @@ ERRORS = {
         "teacher",
         "squashed-gaussian",
     ),
+    "each minibatch has the values of now, so the clip of their change never acts": (
+        "prioritized-segments",
+        "value-clip",
+    ),
     "the evaluation counts games of two players": ("pettingzoo", "selfplay-evaluation"),
 }
 
