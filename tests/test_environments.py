@@ -166,7 +166,7 @@ def test_each_worker_draws_numbers_of_its_own(tmp_path):
         files = list(tmp_path.glob("draws-*"))
         draws = np.stack([np.loadtxt(file) for file in files], -1)  # [step, generator, worker]
         assert len(files) == 2 and (draws[..., 0] != draws[..., 1]).all()
-        runs.append(np.sort(draws))
+        runs.append(np.sort(draws))  # the files come in any order
         for file in files:
             file.unlink()
     first, same, resumed = runs
