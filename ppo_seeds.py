@@ -477,8 +477,9 @@ def join_options(args_of_agents, device):
     joined = args_of_agents[0]
     for name in OPTIONS_OF_AGENTS:
         values = [getattr(args, name) for args in args_of_agents]
-        if isinstance(values[0], float) and len(set(values)) > 1:
-            joined = dataclasses.replace(joined, **{name: torch.tensor(values, device=device)})
+        if name not in ("seed", "resume") and len(set(values)) > 1:
+            numbers = torch.tensor([float(value) for value in values], device=device)  # a program may give integers
+            joined = dataclasses.replace(joined, **{name: numbers})
     return joined
 
 
@@ -943,7 +944,7 @@ class Runs:
     def __init__(self, args):
         self.runs = []
         if isinstance(args.resume, tuple):
-            set_aside_newer([Path(folder) for folder in args.resume])
+            set_aside_newer(args)
         for agent_args in combinations(args):
             run = Run(agent_args)
             if run.folder in [other.folder for other in self.runs]:  # the name does not show every option
@@ -1072,16 +1073,25 @@ def combinations(args):
     return found
 
 
-def set_aside_newer(folders):
-    """[seeds 1] Renames the checkpoints that are newer than the newest step which all folders have.
+def set_aside_newer(args):
+    """[seeds 1] Renames checkpoints in the folders args.resume that are newer than the last which all agents have.
 
     A run that is killed while it saves has saved some of its agents, and others not yet."""
+    folders = [Path(folder) for folder in args.resume]
     names = [{file.name for file in checkpoint_files(folder)} for folder in folders]  # none where a path is of a file
     oldest = min(max(each, default="") for each in names)  # the newest of an agent that was not saved again
     if not all(oldest in each for each in names):
         return
-    for folder in folders:
-        with filelock.FileLock(folder / "lock").acquire(timeout=0):
+    with contextlib.ExitStack() as locks:  # all folders' before the first file is renamed
+        for folder in folders:
+            locks.enter_context(filelock.FileLock(folder / "lock").acquire(timeout=0))
+        states = [read_checkpoint(folder / oldest) for folder in folders]
+        if None in states:
+            return
+        options = [shared_options(vars(resumed_args(args, state["args"]))) for state in states]
+        if any(each != options[0] for each in options):
+            return  # no agents of one process: check_same() ends the program
+        for folder in folders:
             for file in checkpoint_files(folder):
                 if file.name > oldest:
                     renamed = file.rename(file.with_suffix(".ahead"))
@@ -1098,15 +1108,15 @@ def check_distinct(runs):
         found[options] = run
 
 
-def shared_options(run):
-    """[seeds 1] {name: value} of a run's options that must be the same for all agents."""
-    return {name: value for name, value in vars(run.args).items() if name not in (*OPTIONS_OF_AGENTS, "exp_name")}
+def shared_options(args):
+    """[seeds 1] Those of a run's options, {name: value}, that must be the same for all agents."""
+    return {name: value for name, value in args.items() if name not in (*OPTIONS_OF_AGENTS, "exp_name")}
 
 
 def check_same(run, first):
     """[seeds 1] Ends the program if a resumed run cannot go on beside the first one."""
-    options = shared_options(run)
-    of_first = shared_options(first)
+    options = shared_options(vars(run.args))
+    of_first = shared_options(vars(first.args))
     differing = [name for name in options if options[name] != of_first[name]]
     if differing:
         hint = "an option on the command line holds for all agents"

@@ -12,7 +12,7 @@ import tyro
 from in_process import train
 from processes import finish, start
 from run_files import checkpoint, scalars
-from script_table import ATARI, CLASSIC_CONTROL, CONTINUOUS, PPO, ROOT, every_script, every_text, of_scripts
+from script_table import ATARI, CLASSIC_CONTROL, CONTINUOUS, PPO, PROCGEN, ROOT, every_script, every_text, of_scripts
 
 from benchmark.scripts import SCRIPTS
 
@@ -48,10 +48,20 @@ def test_a_launcher_of_several_processes(script, tmp_path, monkeypatch):
         train(script, script.tiny, tmp_path)
 
 
-@pytest.mark.parametrize("option", ["gamma 1.1", "gae-lambda -0.1", "clip-coef -0.2", "max-grad-norm 0"])
-def test_numbers_that_would_train_on_in_silence(option, tmp_path):
-    with pytest.raises((AssertionError, SystemExit)):
-        train(PPO, f"{PPO.tiny} --{option}", tmp_path)
+@pytest.mark.parametrize(
+    ("script", "option"),
+    [
+        (PPO, "gamma 1.1"),
+        (PPO, "gae-lambda -0.1"),
+        (PPO, "clip-coef -0.2"),
+        (PPO, "max-grad-norm 0"),
+        (PROCGEN, "reward-gamma 99"),
+    ],
+    ids=str,
+)
+def test_numbers_that_would_train_on_in_silence(script, option, tmp_path):
+    with pytest.raises(SystemExit, match="^error: .*must be"):
+        train(script, f"{script.tiny} --{option}", tmp_path)
 
 
 def test_a_resume_of_something_else(tmp_path):

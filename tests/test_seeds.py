@@ -10,6 +10,7 @@ import shutil
 import signal
 from types import SimpleNamespace
 
+import filelock
 import gymnasium as gym
 import in_process
 import numpy as np
@@ -361,6 +362,26 @@ def test_agents_that_were_killed_between_their_saves(tmp_path, capsys):
     assert [checkpoint(folder)["global_step"] for folder in (first, second)] == [640, 640]
     assert [file.stem for file in first.glob("*.ahead")] == [newest.stem]
     assert "other agents have none of its step" in capsys.readouterr().out
+
+
+def test_a_refused_resume_sets_no_checkpoint_aside(tmp_path):
+    """Alone, the agent would go on from an older step afterwards."""
+    [shorter] = train_agents(f"{TINY} --total-timesteps 320", tmp_path)
+    [longer] = train_agents(f"{TINY} --total-timesteps 320 --seeds 2 --max-grad-norm 1", tmp_path)
+    train_agents(f"--resume {longer.relative_to(tmp_path)} --total-timesteps 640", tmp_path)
+    folders = " ".join(str(folder.relative_to(tmp_path)) for folder in (longer, shorter))
+    with pytest.raises(SystemExit, match="differ in max_grad_norm"):
+        train_agents(f"--resume {folders} --total-timesteps 1280", tmp_path)
+    with filelock.FileLock(shorter / "lock").acquire(), pytest.raises(filelock.Timeout):
+        train_agents(f"--resume {folders} --total-timesteps 1280 --max-grad-norm 1", tmp_path)
+    assert checkpoint(longer)["global_step"] == 640
+
+
+def test_integers_of_a_program_are_numbers_of_an_agent():
+    """ent_coef=(0, 5) is as natural there as (0.0, 5.0)."""
+    agents = [ppo_seeds.Args(ent_coef=each) for each in (0, 5)]
+    joined = ppo_seeds.join_options(agents, torch.device("cpu"))
+    assert joined.ent_coef.tolist() == [0.0, 5.0]
 
 
 def test_one_agent_in_two_folders(tmp_path):
