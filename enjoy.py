@@ -99,11 +99,14 @@ def restore_statistics(envs, saved):
 
 
 def find_normalize(script, envs):
-    """The script's Normalize among the wrappers of a vector of environments, or None."""
-    if hasattr(script, "Normalize"):
-        for layer in layers(envs):
-            if isinstance(layer, script.Normalize):
-                return layer
+    """The script's Normalize among the wrappers of a vector of environments, or None.
+
+    Ends the program if another wrapper has statistics, such as the recipe codes's: a file would lack them."""
+    for layer in layers(envs):
+        if isinstance(layer, getattr(script, "Normalize", ())):
+            return layer
+        if hasattr(layer, "load_state_dict"):
+            sys.exit(f"error: the statistics of {type(layer).__name__} fit no file; those of a Normalize alone do")
     return None
 
 

@@ -364,6 +364,18 @@ def test_statistics_of_a_wrapper_inside_another(tmp_path, monkeypatch):
     assert normalize.frozen and normalize.state_dict() == checkpoint(run)["parts"]["envs"]
 
 
+def test_statistics_of_a_wrapper_of_another_name():
+    """A recording would have observations that are normalized already, and an exported file would lack them."""
+
+    class Codes(gym.vector.VectorWrapper):
+        def load_state_dict(self, state):
+            pass
+
+    envs = Codes(gym.vector.SyncVectorEnv([lambda: gym.make("CartPole-v1")]))
+    with pytest.raises(SystemExit, match="^error: the statistics of Codes"):
+        enjoy.find_normalize(script_table.PPO.module, envs)
+
+
 def test_statistics_that_the_script_does_not_keep(cartpole, tmp_path):
     state = checkpoint(cartpole)
     state["parts"]["envs"] = {}
