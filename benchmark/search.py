@@ -220,8 +220,9 @@ def enqueue_command_line(study, parameters):
 
     parameters: those that Optuna takes for them. It does not know values outside of what is searched, such as an
     entropy bonus of 0; the trial runs with them nevertheless."""
-    failed = optuna.trial.TrialState.FAIL  # as where it was stopped
-    if not any(is_of_command_line(trial) and trial.state != failed for trial in study.trials):
+    # a trial that was stopped has failed, or seems to run still
+    states = optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.PRUNED, optuna.trial.TrialState.WAITING
+    if not any(is_of_command_line(trial) and trial.state in states for trial in study.trials):
         study.enqueue_trial(parameters, user_attrs={"command line": True})
 
 
@@ -277,7 +278,11 @@ def main():
 
     def line_of(trial):
         """The line of a trial, or of the command line."""
-        if trial is None or is_of_command_line(trial):
+        if trial is None:
+            return whole_line
+        if is_of_command_line(trial):
+            if isinstance(trial, optuna.Trial):
+                suggest(trial, rollouts)  # so that Optuna knows the trial's parameters
             return whole_line
         return f"{line} {words(suggest(trial, rollouts))}"
 

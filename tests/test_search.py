@@ -77,6 +77,26 @@ def test_trial_0_has_the_options_of_the_command_line(search):
     assert "the command line" not in "".join(runs)  # it is the best trial
 
 
+def test_optuna_knows_the_options_of_the_command_line(search, tmp_path):
+    """And a trial of theirs whose process was killed, which seems to run still, is tried again."""
+    search("9", "--trials", "1", "--seeds", "1")
+    storage = program.optuna.storages.JournalStorage(
+        program.optuna.storages.journal.JournalFileBackend(str(tmp_path / "study"))
+    )
+    [name] = program.optuna.get_all_study_names(storage)
+    [trial] = program.optuna.load_study(study_name=name, storage=storage).trials
+    assert trial.params["gae-lambda"] == 0.95 and trial.params["num-steps"] == 128
+    study = program.optuna.create_study()
+    for _ in range(2):
+        program.enqueue_command_line(study, {"x": 1})
+        study.ask()
+    program.enqueue_command_line(study, {"x": 1})
+    assert [trial.state.name for trial in study.trials] == ["RUNNING", "RUNNING", "WAITING"]
+    study.tell(study.ask(), 1.0)
+    program.enqueue_command_line(study, {"x": 1})
+    assert len(study.trials) == 3
+
+
 def test_a_poor_trial_is_given_up_on_its_way(search):
     """From the sixth on, where it is below the median of those before."""
     lines = search("1 2 3 4 5 2.5 3.5", "--trials", "7", "--seeds", "2").out.splitlines()
