@@ -181,7 +181,8 @@ def cells(repeats, base, ranks):
         shown["SB3 steps/s"] = f"{median(each['speed'] for each in peers):,.0f}"
         pairs = list(zip(ours, peers, strict=True))
         shown["ratio"] = f"{median(one['speed'] / peer['speed'] for one, peer in pairs):.2f}"
-        shown["ratio by CPU time"] = f"{median(one['by_cpu'] / peer['by_cpu'] for one, peer in pairs):.2f}"
+        if not ours[0]["args"].get("async_envs"):  # their processes have CPU time of their own
+            shown["ratio by CPU time"] = f"{median(one['by_cpu'] / peer['by_cpu'] for one, peer in pairs):.2f}"
     base_repeats, base_ranks = base
     if ranks and first_error(base_repeats) is None:
         # the speed of a rank beside that of a rank in the base, within each repeat, as a machine's speed drifts

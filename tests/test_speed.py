@@ -40,8 +40,10 @@ def test_efficiency_is_that_of_each_rank():
     without_torchrun = ([(one, None)], 0)  # which is one process as well
     assert speed.cells([(two, None)], without_torchrun, 2)["efficiency"] == "75%"
     peer = {"speed": 75.0, "by_cpu": 10.0}
-    shown = speed.cells([(one | {"by_cpu": 30.0}, peer)], ([(one, None)], 0), 0)
+    shown = speed.cells([(one | {"by_cpu": 30.0, "args": {}}, peer)], ([(one, None)], 0), 0)
     assert (shown["SB3 steps/s"], shown["ratio"], shown["ratio by CPU time"]) == ("75", "1.33", "3.00")
+    shown = speed.cells([(one | {"by_cpu": 30.0, "args": {"async_envs": True}}, peer)], ([(one, None)], 0), 0)
+    assert shown["ratio"] == "1.33" and "ratio by CPU time" not in shown
 
 
 def test_what_a_check_does_not_pass():
