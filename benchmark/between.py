@@ -227,7 +227,7 @@ def children_seconds():
 
 
 def read_scores(folder, files, options, seeds):
-    """{name: ({seed: final return}, {seed: mean of the curve})} for {name: file}, of the runs of these options.
+    """{name: ({seed: final return}, {seed: mean of the curve})} for {name: file}, of the whole runs of these options.
 
     The folder may also hold runs of other options and seeds, which earlier commands made."""
     groups = [group for named in find_runs(folder / "runs").values() for group in named.values()]
@@ -237,6 +237,8 @@ def read_scores(folder, files, options, seeds):
         wanted = {sweep.make_ours(line, seed, folder).run_folder() for seed in seeds}
         runs = [run for group in groups for run in group if run[0] in wanted]
         by_seed = read_runs(runs) if runs else {}
+        # another process may still be at a run
+        by_seed = {seed: run for seed, run in by_seed.items() if run.finished}
         finals = {seed: run.score for seed, run in by_seed.items()}
         scores[name] = finals, {seed: area(run) for seed, run in by_seed.items()}
     return scores
@@ -373,7 +375,8 @@ def report(args, a, b, details, scores):
         about.insert(1, f"{args.total_timesteps:,} steps")
     lines = [
         f"{', '.join(about)}. The final return is the mean of the last 100 episodes, ± standard deviation over the "
-        "seeds; the mean of the curve is that over all updates. Differences have Welch's 95% intervals.",
+        "seeds; the mean of the curve is that over all updates from the first end of an episode on. Differences have "
+        "Welch's 95% intervals.",
         "",
         *table(a, b, details, finals, areas),
     ]

@@ -1,6 +1,7 @@
 """benchmark.between: the details in which two PPOs differ, the scripts of each, and what the scores say of them."""
 
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from processes import finish, start
 from script_table import ROOT
 
 from benchmark import between, scores
+from benchmark.results import Run
 from recipes import lists
 
 PPO = (ROOT / "ppo.py").read_text()
@@ -128,6 +130,17 @@ def test_the_table_and_the_picture(tmp_path):
     assert sum(line.startswith("| core ") for line in lines) == 2 == len(found)
     between.draw("ppo", "as-cleanrl", found, columns, tmp_path / "between.svg")
     assert "core 7: core-7-sample" in (tmp_path / "between.svg").read_text()
+
+
+def test_a_run_that_another_process_still_makes_has_no_score(tmp_path, monkeypatch):
+    table = {"step": np.array([512, 1024]), "return": np.array([1.0, 2.0])}
+    half = Run({"steps": 1024, "steps_wanted": 2048}, table, table)
+    whole = half._replace(about={"steps": 2048, "steps_wanted": 2048})
+    monkeypatch.setattr(between, "read_runs", lambda _: {1: half, 2: whole})
+    monkeypatch.setattr(between, "find_runs", lambda _: {"CartPole-v1": {"ppo": [("ppo", {})]}})
+    monkeypatch.setattr(between.sweep, "make_ours", lambda *_: SimpleNamespace(run_folder=lambda: "ppo"))
+    finals, areas = between.read_scores(tmp_path, {"ppo": "ppo.py"}, [], [1, 2])["ppo"]
+    assert list(finals) == list(areas) == [2]
 
 
 @pytest.mark.parametrize(
