@@ -68,7 +68,7 @@ def returns_by_experiment(folder, published):
                     seed = run.about["seed"]
                     if seed in by_seed:
                         print(f"left out: {run_folder.parent / by_seed[seed].about['run']}: seed {seed} is there twice")
-                    by_seed[seed] = run  # the newer counts
+                    by_seed[seed] = run  # the one of the later name, and so time, counts
     return {
         key: {game: scores(by_seed.values()) for game, by_seed in games.items()} for key, games in experiments.items()
     }

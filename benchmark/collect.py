@@ -9,7 +9,6 @@ many steps.
 
 import argparse
 import ast
-import contextlib
 import csv
 import hashlib
 import json
@@ -119,8 +118,12 @@ def newest_step(run_folder):
     return max((step_of(file) for file in run_folder.glob(f"checkpoint_{STEP}.pt")), default=0)
 
 
+# What an option's default may consist of, such as -1, 5e-4 / 2 or (1, 2)
+LITERALS = ast.Constant, ast.UnaryOp, ast.unaryop, ast.BinOp, ast.operator, ast.Tuple, ast.List, ast.expr_context
+
+
 def literal_defaults(file):
-    """{option: its default} of a script, without running it: of those options whose default is a literal.
+    """{option: its default} of a script, without running it: of those options whose default has only LITERALS.
 
     A resume by an older script left no copy; then there are none."""
     if not file.exists():
@@ -131,8 +134,8 @@ def literal_defaults(file):
             continue
         for field in node.body:
             if isinstance(field, ast.AnnAssign) and field.value is not None:
-                with contextlib.suppress(ValueError):  # such as torch.get_num_threads()
-                    defaults[field.target.id] = ast.literal_eval(field.value)
+                if all(isinstance(node, LITERALS) for node in ast.walk(field.value)):
+                    defaults[field.target.id] = eval(ast.unparse(field.value))
     return json.loads(json.dumps(defaults))  # a tuple is a list in run.json
 
 
@@ -140,9 +143,11 @@ def defaults_of(about, script_file):
     """{option: its default} of a run.json; `script_file` is the copy of the script beside it.
 
     A run.json of an older script has them itself. An option whose default is no literal has its default if it is not
-    on the command line."""
+    on the script's command line; a program may have set it."""
     if "defaults" in about:
         return about["defaults"]
+    if Path(about["command"][0]).name != about["script"]:
+        return literal_defaults(script_file)
     words = [word.partition("=")[0] for word in about["command"] if word.startswith("--")]
     given = {word.removeprefix("--").removeprefix("no-").replace("-", "_") for word in words}
     defaults = {name: value for name, value in about["args"].items() if name not in given}
@@ -307,9 +312,13 @@ def read_ours(run_folder, about):
     if missing:
         raise Broken(f"the log lacks {len(missing)} of the {len(steps)} updates")
     updates = {"step": steps, "seconds": [seconds[step] for step in steps]}
-    for tag, points in logged.items():
-        values = {step: value for step, value, _ in points}
-        updates[tag.rpartition("/")[2]] = [values.get(step, math.nan) for step in steps]
+    own_last = sorted(logged, key=lambda tag: not tag.startswith(("charts/", "losses/")))
+    for tag in own_last:
+        values = {step: value for step, value, _ in logged[tag]}
+        name = tag.rpartition("/")[2]
+        if name in updates or name == "run":  # a column that the table has already
+            name = tag
+        updates[name] = [values.get(step, math.nan) for step in steps]
 
     episodes = {
         "step": [step for step, _, _ in returns],

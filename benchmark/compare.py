@@ -103,7 +103,7 @@ def choose(experiments, name):
 def read_runs(runs):
     """{seed: Run} of [(folder, about), ...]; prints what is left out.
 
-    Of two runs with one seed the longer counts, or else the newer."""
+    Of two runs with one seed the longer counts, or else the one whose folder has the later name, and so time."""
     by_seed = {}
     for folder, about in runs:
         tables, why = attempt(read, folder, about)
@@ -234,10 +234,13 @@ def draw_all(folder, experiments):
             scored_folders = {run.about["run"] for run in experiment.scored_runs}
             for run in experiment.ours:
                 if run.about["run"] not in scored_folders:
-                    print(f"not in the score: {run.about['run']}, stopped at {run.about['steps']:,} steps")
+                    what = "not drawn, and not in the score" if experiment.finished else "not in the score"
+                    print(f"{what}: {run.about['run']}, stopped at {run.about['steps']:,} steps")
             values = scores(experiment.scored_runs)
             table.append([env_id, short[whole], experiment.steps_text, with_count(mean_and_deviation(values), values)])
-            panels.setdefault(env_id, []).append((short[whole], experiment.ours))
+            # the mean reaches as far as the shortest run
+            drawn = experiment.scored_runs if experiment.finished else experiment.ours
+            panels.setdefault(env_id, []).append((short[whole], drawn))
             scored.setdefault(env_id, []).extend(experiment.scored_runs)
     if not panels:
         raise SystemExit(f"error: {folder} has no run that can be drawn")

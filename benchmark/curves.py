@@ -19,7 +19,12 @@ MEANS = {"return", "length", "SPS"}  # the metrics that are means over many epis
 
 
 def last_100(episodes, column):
-    """After each episode, the mean over the last 100 episodes, or over all if there are fewer."""
+    """After each episode, the mean over the last 100 episodes, or over all if there are fewer.
+
+    NaN and infinity spoil the means that have them, and no later ones."""
+    values = np.asarray(episodes[column], np.float64)
+    if not np.isfinite(values).all():
+        return np.array([values[max(end - WINDOW, 0) : end].mean() for end in range(1, len(values) + 1)])
     total = np.concatenate([[0.0], np.cumsum(episodes[column])])
     ends = np.arange(1, len(total))
     starts = np.maximum(ends - WINDOW, 0)

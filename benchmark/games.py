@@ -46,7 +46,9 @@ def threshold_step(run, threshold):
 
 
 def row_of(folder, who):
-    """The row of a run: what its results say, and the returns of 100 games. Raises Broken where it is not finished."""
+    """The row of a run: what its results say, and the returns of 100 games.
+
+    Raises Broken where the run is not finished, or a game does not end."""
     run = collect.gathered(folder)
     about = run.about
     if not run.finished:
@@ -54,6 +56,8 @@ def row_of(folder, who):
     spec = gym.registry.get(about["env_id"])  # None for environments of other libraries
     with contextlib.redirect_stdout(None):
         returns = enjoy.enjoy(enjoy.Args(folder, episodes=100, greedy=True, seed=1000 * about["seed"]))
+    if len(returns) < 100:
+        raise collect.Broken(f"{100 - len(returns)} of 100 games did not end")
     return about | {
         "task": about["env_id"],
         "who": who,

@@ -53,11 +53,12 @@ def our_runs(experiments, env_id, precision=""):
     """Our runs of a game that are comparable, [Run, ...]: of each seed the one with the most steps.
 
     They have the default options, and the option `precision`, if any; only their lengths may differ."""
-    wanted = {precision} - {""}
+    wanted = {precision: True} if precision else {}
     runs = []
     for experiment in experiments:
         is_of_game = experiment.script == "ppo_procgen" and experiment.env_id == env_id
-        if is_of_game and experiment.options.keys() - LENGTH == wanted:
+        given = {name: value for name, value in experiment.options.items() if name not in LENGTH}
+        if is_of_game and given == wanted:
             runs.extend(experiment.ours)
     runs.sort(key=lambda run: run.about["steps"])
     longest = {run.about["seed"]: run for run in runs}  # of a seed, the last one stays

@@ -55,6 +55,8 @@ def number(value, like=None):
         return f"{value:.0f}"
     if size >= 10:
         return f"{value:.1f}"
+    if 0 < size < 0.01:
+        return f"{value:.1g}"
     return f"{value:.2f}"
 
 
@@ -75,8 +77,10 @@ def p_value(p):
 
 def short_steps(steps):
     """The text "500k" of 499712 steps, or "1M" of 999424."""
-    if steps > 950_000:
+    if steps >= 995_000:
         return f"{round(steps / 1e6, 1):g}M"
+    if steps < 1000:
+        return str(steps)
     return f"{steps / 1e3:.0f}k"
 
 

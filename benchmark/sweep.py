@@ -222,14 +222,12 @@ class Ours:
     def note(self):
         """A line for the user if the run was made with another text of the script than there is now; else None.
 
-        Of this project's own scripts, the results have runs of many texts, so there is no line about these."""
+        Of the committed texts of scripts and recipes, the results have runs of many, so there is no line about
+        these."""
         entry = self.collected()
         if entry is not None:
-            is_own = self.file.parent == ROOT and self.script in SCRIPTS
-            if is_own or self.sweep_about:
-                return None
             texts = [entry, *entry.get("resumed", [])]
-            if texts[-1]["source"] == collect.git_hash(self.file):
+            if texts[-1]["source"] == collect.git_hash(self.file) or self.is_committed():
                 return None
             return f"note: {self.results_folder} has {self.name} of another text of {self.file.name}, so it is not run"
         folder = self.run_folder()
@@ -238,6 +236,13 @@ class Ours:
         if collect.git_hash(folder / f"{self.script}.py") == collect.git_hash(self.file):
             return None
         return f"note: {folder} was made with another text of {self.file.name}"
+
+    def is_committed(self):
+        """Whether the newest commit has the present text of the script, which is this project's, and of its recipes."""
+        if self.sweep_about:
+            return self.sweep_about["commit"] is not None
+        is_own = self.file.parent == ROOT and self.script in SCRIPTS
+        return is_own and collect.git("rev-parse", f"HEAD:{self.file.name}") == collect.git_hash(self.file)
 
     def collected(self):
         """What the results say of the whole run; None where they do not have it."""

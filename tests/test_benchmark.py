@@ -1,6 +1,7 @@
 """benchmark/: sweeps go on where they were stopped, no run is dropped in silence, tables are those of the results."""
 
 import csv
+import hashlib
 import json
 import lzma
 import os
@@ -220,6 +221,22 @@ def test_a_run_is_found_by_what_it_says_not_by_its_name(run, tmp_path):
     assert sweep.make_ours(line, 1, tmp_path, "2048").done()
     assert not sweep.make_ours("ppo.py --exp-name lr1", 1, tmp_path, "2048").done()
     assert not sweep.make_ours("ppo.py", 1, tmp_path, "2048").done()
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_a_result_of_another_text_of_a_recipe_is_named(committed, tmp_path, monkeypatch):
+    """But not where the present text is committed: the results have runs of many such texts."""
+    run = sweep.make_ours("ppo.py + without/core-9", 1, tmp_path, "2048", tmp_path / "results")
+    run.sweep_about["commit"] = "0" * 40 if committed else None
+    result = run.entry | {"steps": 2048, "steps_wanted": 2048, "source": "another"}
+    (tmp_path / "results/ours").mkdir(parents=True)
+    (tmp_path / "results/ours/ppo.json").write_text(json.dumps([result]))
+    assert run.done() and (run.note() is None) == committed
+    own = sweep.make_ours("ppo.py", 1, tmp_path, "2048", tmp_path / "results")
+    (tmp_path / "results/ours/ppo.json").write_text(json.dumps([result | own.entry]))
+    text = own.file.read_bytes() if committed else b"edited"
+    monkeypatch.setattr(collect, "git", lambda *_: hashlib.sha1(b"blob %d\0" % len(text) + text).hexdigest())
+    assert own.done() and (own.note() is None) == committed
 
 
 def test_a_line_with_recipes_makes_a_script(tmp_path, monkeypatch):
@@ -502,12 +519,16 @@ def test_a_broken_run_is_named_and_left_out(wreck, run, folder, tmp_path, monkey
 def test_what_is_collected_is_what_was_logged(run, tmp_path):
     with SummaryWriter(run) as writer:
         writer.add_scalar("charts/win_rate_random", 0.75, 1024)
+        for tag in ("a/value_loss", "a/step", "a/run"):  # whose short names the table has already
+            writer.add_scalar(tag, 0.5, 1024)
     collect.collect([run], tmp_path, "a test")
     logged, episodes, updates = scalars(run), table(tmp_path, "episodes"), table(tmp_path, "updates")
     assert list(zip(episodes["step"], episodes["return"], strict=True)) == logged["charts/episodic_return"]
     assert list(zip(episodes["step"], episodes["length"], strict=True)) == logged["charts/episodic_length"]
     assert {"policy_loss", "approx_kl_ppo2", "explained_variance", "learning_rate", "SPS"} < updates.keys()
     np.testing.assert_array_equal(updates["win_rate_random"], [np.nan, 0.75, np.nan, np.nan])
+    for name in ("a/value_loss", "a/step", "a/run"):
+        np.testing.assert_array_equal(updates.pop(name), [np.nan, 0.5, np.nan, np.nan])
     for name in updates.keys() - {"step", "seconds", "win_rate_random"}:
         kind = "charts" if name in ("SPS", "learning_rate") else "losses"
         np.testing.assert_allclose(updates[name], [value for _, value in logged[f"{kind}/{name}"]], rtol=1e-3)
@@ -610,14 +631,17 @@ def test_every_result_of_ours_names_its_commits():
 
 def test_defaults_are_those_of_the_script(run):
     """Of its copy in the run's folder, or in an older run those that it wrote down. Without both, as where a default
-    is no literal, an option that was not typed has its default."""
-    text = (run / "ppo.py").read_text()
-    (run / "ppo.py").write_text(text.replace("    gamma: float = 0.99", "    gamma: float = 1 - 0.01"))
+    is no number, an option that was not typed has its default. A program of another name types none."""
+    text = (run / "ppo.py").read_text().replace("    vf_coef: float = 0.5", "    vf_coef: float = 1 / 2")
+    (run / "ppo.py").write_text(text.replace("    gamma: float = 0.99", '    gamma: float = float("0.99")'))
     about = json.loads((run / "run.json").read_text())
     args = {"learning_rate": 0.001, "anneal_lr": False, "vf_coef": 0.5}
     with_about(run, args=args, command=[*about["command"], "--gamma=0.99", "--vf-coef", "0.5"])
     changed = {"anneal_lr": False, "gamma": 0.99, "learning_rate": 0.001, "total_timesteps": 2048}
     assert collect.describe(run)["options"] == changed
+    with_about(run, args={"gamma": 0.5}, command=["program.py"])
+    assert collect.describe(run)["options"] == changed | {"gamma": 0.5}
+    with_about(run, args={"gamma": 0.99}, command=[*about["command"], "--gamma=0.99", "--vf-coef", "0.5"])
     (run / "ppo.py").write_text("")
     assert collect.describe(run)["options"] == {"gamma": 0.99, "total_timesteps": 2048, "vf_coef": 0.5}
     with_about(run, defaults=about["args"] | {"total_timesteps": 500_000})
@@ -798,6 +822,7 @@ def test_procgen_beside_published_curves(tmp_path, monkeypatch):
         experiment("starpilot", {}, stopped_run(98_400, 2.0), stopped_run(300_000, 4.0)),
         experiment("starpilot", {"bf16": True}, stopped_run(300_000, 0.0), stopped_run(300_000, 1.0)),
         experiment("starpilot", {"tf32": True}, stopped_run(200_000, 8.0)),
+        experiment("starpilot", {"tf32": "True, from step 100000 False"}, stopped_run(300_000, 9.0)),
         experiment("starpilot", {"total_timesteps": 300_000}, stopped_run(300_000, 3.0)),
         experiment("starpilot", {"num_envs": 32}, stopped_run(300_000, 9.0)),
     ]
@@ -896,7 +921,7 @@ def test_scores_of_all_tasks_are_normalized(tmp_path):
 def test_games_after_training_replace_a_row(run, tmp_path, monkeypatch):
     """Of the same task, seed and name; with the first step at which training reached the threshold."""
     monkeypatch.setitem(games.gym.registry, "CartPole-v1", SimpleNamespace(reward_threshold=0.0))
-    monkeypatch.setattr(games.enjoy, "enjoy", lambda args: [args.seed, 1002.0] if args.greedy else None)
+    monkeypatch.setattr(games.enjoy, "enjoy", lambda args: [args.seed, 1002.0] * 50 if args.greedy else None)
     returns = np.array([-1.0] * 60 + [0.5] * 100)
     updates = {"step": np.array([1024, 1440, 1536, 2048]), "seconds": [1, 2, 3, 90]}
     log = {"step": np.arange(1, 161) * 12, "return": returns}, updates
@@ -915,7 +940,10 @@ def test_games_after_training_replace_a_row(run, tmp_path, monkeypatch):
 
 def test_games_leave_out_what_is_broken_or_stopped(run, folder, tmp_path, monkeypatch, capsys):
     """The rows before stay, and a task that gymnasium does not know has no threshold."""
-    monkeypatch.setattr(games.enjoy, "enjoy", lambda args: [1.0, 2.0])
+    monkeypatch.setattr(games.enjoy, "enjoy", lambda args: [1.0, 2.0] * 49)
+    games.main((run,), "ours", tmp_path / "games.csv")
+    assert not (tmp_path / "games.csv").exists() and "2 of 100 games did not end" in capsys.readouterr().out
+    monkeypatch.setattr(games.enjoy, "enjoy", lambda args: [1.0, 2.0] * 50)
     monkeypatch.delitem(games.gym.registry, "CartPole-v1")
     games.main((tmp_path, run, stopped(folder)), "ours", tmp_path / "games.csv")
     [row] = csv.DictReader((tmp_path / "games.csv").open())
@@ -961,6 +989,11 @@ def test_curves():
     assert np.isnan(curves.sample(gap, "never", "step", grid)).all()
     expected = [numbers[max(0, end - 100) : end].mean() for end in range(30, 301, 30)]
     np.testing.assert_allclose(curves.sample(run, "return", "step", grid)[:10], expected)
+    with_a_nan = np.where(np.arange(300) == 50, np.nan, numbers)
+    np.testing.assert_allclose(
+        curves.last_100({"return": with_a_nan}, "return")[150:],
+        [numbers[end - 100 : end].mean() for end in range(151, 301)],
+    )
     other = run._replace(episodes=tables | {"return": numbers + 3})
     _, values, mean, half = curves.curves([run, other, other], "return", "step", 10)
     np.testing.assert_allclose(mean, values[0] + 2)
@@ -1037,6 +1070,20 @@ def test_the_score_after_a_step(capsys):
 def test_the_best_run_has_episodes():
     runs = [results.Run({}, {"return": np.array(returns)}, {}) for returns in ([], [-3.0, -1], [-1.0, -1], [-2.0])]
     assert compare.best_run(runs) is runs[2]
+
+
+def test_an_unfinished_run_does_not_shorten_a_curve(run, folder, tmp_path, capsys, monkeypatch):
+    runs = tmp_path / "runs"
+    for seed in (1, 2):
+        copy_of(run, runs, seed=seed)
+    copy_of(stopped(folder), runs, seed=3)
+    drawn = []
+    monkeypatch.setattr(compare, "together", lambda panels, path: drawn.append(panels))
+    monkeypatch.setattr(sys, "argv", ["compare", str(runs)])
+    compare.main()
+    [[(_, of_name)]] = drawn[0].values()
+    assert [each.about["seed"] for each in of_name] == [1, 2]
+    assert "not drawn, and not in the score: CartPole-v1__ppo__3__, stopped at 1,536 steps" in capsys.readouterr().out
 
 
 def test_experiments_of_a_folder(run, tmp_path, capsys, monkeypatch):
