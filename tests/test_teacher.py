@@ -4,7 +4,7 @@ import pytest
 import torch
 from in_process import loaded_parts, patched, train, watched
 from run_files import checkpoint, scalars
-from script_table import ROOT
+from script_table import CONTINUOUS, ROOT
 from test_export import written
 
 import enjoy
@@ -114,6 +114,19 @@ def test_a_teacher_of_observations_that_are_not_normalized(with_recipe, tmp_path
     made = with_recipe("with/normalization", "ppo.py", "with/teacher")
     with pytest.raises(SystemExit, match="one normalizes observations, and one does not"):
         train(made, f"{FEW} --env-id CartPole-v1 --teacher {ROOT / 'agents/CartPole-v1__ppo__1.pt'}", tmp_path)
+
+
+def test_a_student_that_knows_another_scale_than_its_teacher(with_recipe, tmp_path):
+    """One of them would get observations in a scale that it has never seen. The student's own folder goes on."""
+    made = with_recipe("with/teacher", "ppo_continuous_action.py")
+    options = f"{FEW} --env-id Pendulum-v1"
+    teacher, other = (train(CONTINUOUS, f"{options} --seed {seed}", tmp_path / f"{seed}") for seed in (1, 2))
+    file = max(other.glob("checkpoint_*.pt"))
+    with pytest.raises(SystemExit, match="another scale of observations"):
+        train(made, f"--resume {file} --teacher {teacher} --total-timesteps 256", tmp_path / "student")
+    student = train(made, f"{options} --teacher {teacher}", tmp_path / "student")
+    train(made, f"--resume {student} --total-timesteps 256", tmp_path / "student")
+    assert checkpoint(student)["global_step"] == 256
 
 
 def test_a_teacher_of_other_observations(with_recipe, tmp_path):

@@ -641,6 +641,11 @@ def test_the_loss_has_the_churn(made, tmp_path):
     previous = checkpoint(run)["parts"]["previous"]
     assert equal(previous, dict(seen[-1][0].state_dict()))
 
+    with watched(script.module, "ppo_loss", look) as seen:  # a run of its own that begins with a checkpoint
+        file = train(PPO, f"{SMALL} --total-timesteps 64", tmp_path / "base")
+        train(script, f"--resume {max(file.glob('checkpoint_*.pt'))} --total-timesteps 128", tmp_path)
+    assert torch.equal(seen[0][2], seen[0][3])
+
 
 def test_an_actor_of_bins(made):
     """Log probabilities and entropies with numpy, and the residual network layer by layer."""
