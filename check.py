@@ -355,12 +355,20 @@ class RandomSteps:
         self.returns = []  # of those that the infos report
         self.problem = ""
 
-    def take(self, count):
+    def take(self, count, beside=None):
+        """Takes steps, each after one of the environment `beside`, if there is one."""
         env = self.env
         env.action_space.seed(self.seed)
         obs, info = env.reset(seed=self.seed)
         length = 0
         for step in range(count):
+            if beside is not None:
+                if step == 0:
+                    _, info_beside = beside.reset(seed=self.seed + 1)
+                    action_space = copy.deepcopy(beside.action_space)  # actions of its own
+                _, _, terminated, truncated, info_beside = beside.step(sample_action(action_space, info_beside))
+                if terminated or truncated:
+                    _, info_beside = beside.reset()
             self.observations.append(copy.deepcopy(obs))
             next_obs, reward, terminated, truncated, info = env.step(sample_action(env.action_space, info))
             self.rewards.append(float(reward))
@@ -376,6 +384,12 @@ class RandomSteps:
                     self.returns.append(float(np.asarray(info["episode"]["r"]).item()))
                 length = 0
                 obs, info = env.reset()
+
+    def begins_as(self, other):
+        """Whether the observations and rewards are those of the other, as far as the shorter goes."""
+        length = min(len(self.rewards), len(other.rewards))
+        pairs = zip(self.observations[:length], other.observations[:length], strict=True)
+        return self.rewards[:length] == other.rewards[:length] and all(are_equal(*pair) for pair in pairs)
 
 
 def sample_action(space, info):
@@ -550,12 +564,24 @@ def check_repetition(script, args, steps, speed, page):
         second = RandomSteps(script.make_env(args, 0, None), steps.seed)
         second.take(REPEATED_STEPS)
         second.env.close()
-    pairs = zip(second.observations, steps.observations, strict=False)
-    if all(are_equal(*pair) for pair in pairs) and second.rewards == steps.rewards[:REPEATED_STEPS]:
-        page.ok(f"reset(seed={steps.seed}) repeats; {speed:,.0f} steps/s")
-    else:
-        place = place_of(type(steps.env.unwrapped))
+    place = place_of(type(steps.env.unwrapped))
+    if not second.begins_as(steps):
         page.warn(f"reset(seed={steps.seed}) and the same actions do not repeat{place}: use self.np_random")
+        return
+    with quiet():
+        used = RandomSteps(steps.env, steps.seed)
+        used.take(REPEATED_STEPS)
+        beside = RandomSteps(script.make_env(args, 0, None), steps.seed)
+        beside.take(REPEATED_STEPS, beside=steps.env)
+        beside.env.close()
+    if not used.begins_as(second):
+        hint = "what does reset() leave of the episode before?"
+        page.warn(f"reset(seed={steps.seed}) of an environment that was used does not repeat{place}: {hint}")
+    elif not beside.begins_as(second):
+        hint = "do they share an attribute of the class, or of the module?"
+        page.warn(f"steps of another environment change this one{place}: {hint}")
+    else:
+        page.ok(f"reset(seed={steps.seed}) repeats; {speed:,.0f} steps/s")
 
 
 def run_check_env(script, args, page):
@@ -663,15 +689,30 @@ class Watched:
         self.first_steps = []  # of each update
         self.gradients = {}  # {parameter: its gradient in the first step, or None if the loss does not use it}
         self.vectors = 0  # of environments that the run has made
+        self.envs = None  # the first vector
+        self.resets = []  # (update, seed) of each of its resets
+        self.obs = None  # those that it returned last
+        self.steps = []  # of the first update: the observations before each step and its rewards
         self.ends = []  # whether an episode ended, bool [N], of each step
+        self.numpy_state = None  # of np.random after the last step
+        self.draws_from_numpy = False  # whether anything but the environments does, in the updates
+        self.seeds_numpy = False
+        self.samples = 0  # calls of sample()
+        self.schedulers = []  # of torch's
+        self.cuts = []  # (step, environment, last observation) of each episode of the first update that was cut off
         self.gae_calls = {}  # {update: (gae, {name: argument}) of its first call}
+        self.advantages = None  # what the first call returned
+        self.last_obs = None  # those at the time of the first call
+        self.rows = []  # of the minibatches of the first update: the hashes of observations, and {column: numbers}
+        self.statistics_saved = []  # those of running statistics in the first checkpoint after an update
+        self.statistics_loaded = []  # the same after run.start()
         self.log_probs = None  # in the first gradient step
         self.inner_calls = collections.Counter()  # {thread: calls of sample() and log_prob() that have not returned}
         self.values = None
         self.slopes = None  # a PolicySlopes
         self.terms = {}  # of the loss: {name: (how much it grows with the coefficient, the scalar)}
         self.step_norms = []  # of the gradients with which the agent's optimizer took steps
-        self.learning_rates = {}  # {update: that of the optimizer's first step}
+        self.learning_rates = {}  # {update: those of the optimizer's first step}
         self.logprobs_of_steps = []  # of the first rollout, by the policies that acted
         self.logprobs_of_batch = None  # the same, as the script computes them after the rollout
         self.added_to_values = None  # what forward() adds to the values, [B]
@@ -690,6 +731,8 @@ class Watched:
             (script, "gae"): self.gae,
             (script, "gradient_step"): self.gradient_step,
             (script, "adam_step"): self.adam_step,
+            (np.random, "seed"): self.seed_numpy,
+            (torch.optim.lr_scheduler.LRScheduler, "__init__"): self.make_scheduler,
         }
         for name, value in vars(script).items():
             if name.endswith("_loss") and inspect.isfunction(value):
@@ -734,7 +777,8 @@ class Watched:
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         of_agent = set(self.agents[0].parameters()) if self.agents else set()
         if of_agent.intersection(parameters):
-            self.learning_rates.setdefault(len(self.stats), float(optimizer.param_groups[0]["lr"]))
+            rates = [float(group["lr"]) for group in optimizer.param_groups]
+            self.learning_rates.setdefault(len(self.stats), rates)
             gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
             self.step_norms.append(torch.nn.utils.get_total_norm(gradients).item())
 
@@ -751,7 +795,8 @@ class Watched:
         inner = {id(each) for module in outside for each in module.modules() if each is not module}
         outside = [module for module in outside if id(module) not in inner]
         optimizers = self.optimizers | {id(step.optimizer): step.optimizer for step in self.first_steps}
-        return outside + [optimizer for key, optimizer in optimizers.items() if key not in inside]
+        outside += [optimizer for key, optimizer in optimizers.items() if key not in inside]
+        return outside + [scheduler for scheduler in self.schedulers if id(scheduler) not in inside]
 
     def is_in_first_step(self):
         """Whether the loss of the first gradient step is computed; actors in other threads have no gradients."""
@@ -760,6 +805,14 @@ class Watched:
     def make_agent(self, function, agent, *args, **kwargs):
         function(agent, *args, **kwargs)
         self.agents.append(agent)
+
+    def make_scheduler(self, function, scheduler, *args, **kwargs):
+        self.schedulers.append(scheduler)
+        return function(scheduler, *args, **kwargs)
+
+    def seed_numpy(self, function, *args, **kwargs):
+        self.seeds_numpy = True
+        return function(*args, **kwargs)
 
     def forward(self, function, agent, *inputs, **kwargs):
         outputs = function(agent, *inputs, **kwargs)
@@ -777,6 +830,7 @@ class Watched:
         return len(self.stats) == 1 and not self.stats[0] and not torch.is_grad_enabled()
 
     def sample(self, function, policy, *args, **kwargs):
+        self.samples += 1
         thread = threading.get_ident()
         self.inner_calls[thread] += 1
         actions = function(policy, *args, **kwargs)
@@ -808,9 +862,12 @@ class Watched:
         self.find_unsavable()
         function(run, device, **parts)
         self.states = copy.deepcopy({name: part.state_dict() for name, part in parts.items()})
+        self.statistics_loaded = running_statistics(self.envs)
 
     def save(self, function, run):
         self.find_unsavable()
+        if len(self.stats) == 1:
+            self.statistics_saved = running_statistics(self.envs)
         return function(run)
 
     def find_unsavable(self):
@@ -823,18 +880,41 @@ class Watched:
         envs = function(*args, **kwargs)
         self.vectors += 1
         envs.step = wrap(envs.step, self.step)
+        if self.vectors == 1:
+            self.envs = envs
+            envs.reset = wrap(envs.reset, self.reset)
         return envs
 
-    def step(self, function, *args, **kwargs):
+    def reset(self, function, *args, **kwargs):
         outcome = function(*args, **kwargs)
-        _, _, terminated, truncated, *_ = outcome
+        [seed] = args or [kwargs.get("seed")]
+        self.resets.append((len(self.stats), seed))
+        self.obs = np.array(outcome[0])
+        return outcome
+
+    def step(self, function, *args, **kwargs):
+        if self.numpy_state not in (None, global_generators()["np.random"]):
+            self.draws_from_numpy = True
+        outcome = function(*args, **kwargs)
+        self.numpy_state = global_generators()["np.random"]
+        obs, rewards, terminated, truncated, infos = outcome
         self.ends.append(np.asarray(terminated | truncated))
+        if len(self.stats) == 1 and self.vectors == 1:
+            if "final_obs" in infos:
+                for i in np.flatnonzero(truncated & ~terminated):
+                    self.cuts.append((len(self.steps), i, np.array(infos["final_obs"][i])))
+            self.steps.append((self.obs, np.array(rewards)))
+            self.obs = np.array(obs)
         return outcome
 
     def gae(self, function, *args, **kwargs):
         arguments = inspect.signature(function).bind(*args, **kwargs).arguments
         self.gae_calls.setdefault(len(self.stats), (function, copy.deepcopy(arguments)))
-        return function(*args, **kwargs)
+        advantages = function(*args, **kwargs)
+        if self.advantages is None:
+            self.advantages = copy.deepcopy(advantages)
+            self.last_obs = self.obs
+        return advantages
 
     def updates(self, function):
         for update in function():
@@ -911,11 +991,12 @@ class Watched:
         named = inspect.signature(function).bind(optimizer, gradient, *args, **kwargs).arguments
         if "learning_rate" in named:
             rates = torch.as_tensor(named["learning_rate"], dtype=torch.float64)
-            self.learning_rates.setdefault(len(self.stats), rates.max().item())
+            self.learning_rates.setdefault(len(self.stats), [rates.max().item()])
         return function(optimizer, gradient, *args, **kwargs)
 
     def gradient_step(self, function, *inputs, **kwargs):
         named = inspect.signature(function).bind(*inputs, **kwargs).arguments  # an edit may add an argument
+        self.remember_rows(named.get("minibatch"))
         is_first_of_update = not self.stats[-1]
         if not is_first_of_update:
             stats = function(**named)
@@ -935,6 +1016,31 @@ class Watched:
         means = {name: torch.as_tensor(scalar, dtype=torch.float64).mean().item() for name, scalar in stats.items()}
         self.stats[-1].append(means)
         return stats
+
+    def remember_rows(self, minibatch):
+        """Keeps which rows of the rollout a minibatch of the first update has, and what it says of them."""
+        if (
+            len(self.stats) != 1
+            or not isinstance(minibatch, dict)
+            or not isinstance(minibatch.get("obs"), torch.Tensor)
+        ):
+            return
+        obs = minibatch["obs"].cpu().numpy()
+        columns = {}
+        for name in ("returns", "logprobs"):
+            if name in minibatch and minibatch[name].shape == (len(obs),):
+                columns[name] = minibatch[name].detach().double().cpu().numpy()
+        self.rows.append(([hash(row.tobytes()) for row in obs], columns))
+
+
+def running_statistics(envs):
+    """[(class of the wrapper, mean, variance, count), ...] of the running statistics in a vector's wrappers."""
+    found = []
+    for layer in layers(envs):
+        for value in getattr(layer, "__dict__", {}).values():
+            if isinstance(value, RunningMeanStd):
+                found.append((type(layer), np.array(value.mean), np.array(value.var), value.count))
+    return found
 
 
 def script_signals():
@@ -1047,6 +1153,12 @@ def check_agent(run, obs, args, source, page):
     else:
         with page.check("policy and values"), torch.no_grad():
             check_outputs(agent, torch.from_numpy(obs[:64]).to(tensors[0].device), args, source, page)
+    for name, module in agent.named_modules():
+        for attribute, value in vars(module).items():
+            if isinstance(value, torch.Tensor):
+                path = f"{name}.{attribute}".lstrip(".")
+                hint = "neither trained nor saved, as it is no nn.Parameter and no buffer"
+                page.note(f"{path} is {hint}{source.attribute(attribute)}")
     with page.check("first minibatch"):
         check_first_minibatch(run, args, source, page)
 
@@ -1080,12 +1192,32 @@ def check_outputs(agent, obs, args, source, page):
     if inspect.signature(policy.entropy).parameters:
         page.skip("entropy: the policy alone does not have it")
         return
+    check_entropy(agent, obs, page)
     entropy = policy.entropy().mean().item()
     most = sum(math.log(logits.shape[-1]) for logits in logits_of(policy))
     if most > 0 and entropy < most / 2:
         page.warn(f"entropy {entropy:.3g} of at most {most:.3g} before training: give the last layer std=0.01")
     else:
         page.ok(f"entropy {entropy:.4g}" + (f" of at most {most:.4g}" if most > 0 else ""))
+
+
+def check_entropy(agent, obs, page):
+    """The entropy must be the mean of -log_prob() of the policy's own samples, also after the first updates."""
+    if hasattr(agent, "initial_state"):
+        return
+    agent = copy.deepcopy(agent)
+    count = 4096 if obs[0].numel() <= 1000 else 256
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        for parameter in agent.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+        policy, *_ = agent(obs[:1].repeat(count, *[1] * (obs.ndim - 1)))
+        log_probs = policy.log_prob(policy.sample()).double()
+    entropy = policy.entropy().double().mean().item()
+    gap = abs(-log_probs.mean().item() - entropy)
+    if gap > 6 * log_probs.std().item() / count**0.5 + 1e-3 * max(1.0, abs(entropy)):
+        text = f"{-log_probs.mean():.3g}, and its entropy() {entropy:.3g}"
+        page.warn(f"with other weights, the policy's mean of -log_prob(sample()) is {text}{place_of(type(policy))}")
 
 
 def logits_of(policy):
@@ -1168,6 +1300,10 @@ def check_update(run, args, source, page):
             check_advantages(run, page)
             check_gae(run, args, page)
             check_ends(run, page)
+        with page.check("rollout"):
+            check_resets(run, page)
+            check_rollout(run, args, source, page)
+            check_rows(run, page)
     if run.error is None:
         return
     name = f"the run ended after {len(run.update_times)} of 2 updates"
@@ -1196,8 +1332,20 @@ def check_parameters(run, stats, args, source, page):
     if frozen:
         page.note(f"frozen: {', '.join(frozen)}{source.attribute(frozen[0])}")
     rates = run.learning_rates
-    if getattr(args, "anneal_lr", False) and {1, 2} <= rates.keys() and rates[1] == rates[2]:
-        page.warn(f"the optimizer has the learning rate {rates[1]:.3g} in both updates: --anneal-lr does not lower it")
+    if min(sum(rates.values(), []), default=0.0) < 0:
+        page.error(f"the optimizer has a learning rate below 0: {min(sum(rates.values(), [])):.3g}")
+    elif getattr(args, "anneal_lr", False) and {1, 2} <= rates.keys():
+        pairs = list(zip(rates[1], rates[2], strict=False))
+        if all(first == second for first, second in pairs):
+            rate = rates[1][0]
+            page.warn(f"the optimizer has the learning rate {rate:.3g} in both updates: --anneal-lr does not lower it")
+        elif all(0.9 * first < second < 1.001 * first for first, second in pairs):
+            text = f"from {rates[1][0]:.4g} to {rates[2][0]:.4g} in a run of two updates"
+            page.warn(f"the learning rate falls only {text}: --anneal-lr lowers it to near 0 by the end of a run")
+    later = run.first_steps[1].options if len(run.first_steps) > 1 else {}
+    for name in ("ent_coef", "vf_coef", "clip_coef"):
+        if name in later and np.max(later[name]) < 0 <= getattr(args, name, 0.0):
+            page.error(f"{name} is {float(np.max(later[name])):.3g} in update 2: it changes its sign")
     norms = [each["grad_norm"] for each in stats if "grad_norm" in each]
     limit = getattr(args, "max_grad_norm", math.inf)  # an edit may take the option out
     clipped = sum(norm > limit for norm in norms)
@@ -1245,6 +1393,12 @@ def check_policy_loss(run, page):
     if correlation < -0.9:
         page.error(f"the loss makes actions of higher advantages less likely (correlation {correlation:.2f})")
         return
+    still = ((before == 0) & (advantages != 0)).double().mean().item()
+    gap = (run.log_probs.detach() - run.first_steps[0].minibatch["logprobs"]).abs().max().item()
+    if still > 0.1 and gap < ROUNDING_LOW_PRECISION:
+        hint = "are the bounds of the clip in each other's place?"
+        page.warn(f"at ratio 1, where no clip acts, {still:.0%} of the actions have no gradient: {hint}")
+        return
     moves_on = -after * log_ratios > 0
     moves_back = -after * log_ratios < 0
     if moves_on.any() and not moves_back.any():
@@ -1272,6 +1426,7 @@ def check_advantages(run, page):
         advantages = []
         for change in (0.0, 1.0):
             changed = copy.deepcopy(arguments)
+            changed["rewards"] = changed["rewards"] * 1.0  # not of integers, which an edit may have made of them
             changed["dones"][middle] = True
             changed["rewards"][middle + 1 :] += change
             changed["values"][middle + 1 :] += change
@@ -1328,6 +1483,130 @@ def check_ends(run, page):
         page.ok(f"the dones of gae() are the ends of episodes: {count} in {len(run.gae_calls)} updates")
 
 
+def check_resets(run, page):
+    """train() must reset the environments once, with a seed, and draw from generators that have one."""
+    place = place_of(run.script.train)
+    if run.vectors == 1 and run.resets:
+        _, seed = run.resets[0]
+        if seed is None:
+            page.warn(f"train() resets the environments without a seed, so no run repeats{place}")
+        elif np.ndim(seed) == 1 and len(set(map(int, seed))) < len(seed):
+            page.warn(f"environments have the same seed: {list(seed)}{place}")
+        for update, _ in run.resets:
+            if update > 0:
+                page.warn(f"train() resets the environments in update {update}, and cuts their episodes off{place}")
+                break
+    if run.samples == 0 and any(hasattr(value, "sample") for value in vars(run.script).values()):
+        page.warn(f"no action of training is drawn by sample(), so nothing is explored{place}")
+    if run.draws_from_numpy and not run.seeds_numpy:
+        page.warn(f"training draws from np.random, which the script does not seed{place}: use torch's generator")
+
+
+def check_rollout(run, args, source, page):
+    """What gae() gets must be the rewards and values of the steps, in their order."""
+    if 1 not in run.gae_calls or run.vectors != 1:
+        return
+    function, arguments = run.gae_calls[1]
+    if not {"rewards", "values", "next_value"} <= arguments.keys() or not isinstance(arguments["rewards"], np.ndarray):
+        return
+    rewards = np.array([rewards for _, rewards in run.steps])
+    ends = np.array(run.ends[: len(rewards)])
+    given = arguments["rewards"]
+    if given.shape != rewards.shape:
+        return
+    place = place_of(function)
+    is_other = ~np.isclose(given, rewards)
+    if is_other[~ends].any():
+        for name, one, other in (("after", given[:-1], rewards[1:]), ("before", given[1:], rewards[:-1])):
+            if np.allclose(one, other):
+                page.warn(f"the rewards of {function.__name__}() are those of the step {name}{place}")
+    elif ends.any() and is_other[ends].all() and not given[ends].any():
+        page.warn(f"the rewards of {function.__name__}() are 0 where episodes end{place}")
+    if is_other.any() and given.dtype.kind in "iu":
+        page.warn(f"the rewards of {function.__name__}() are integers, and those of the steps are not{place}")
+    agent = run.first_agent
+    if hasattr(agent, "initial_state") or random_layers(agent, source):
+        return
+    if run.cuts and getattr(args, "bootstrap_truncated", False):
+        rows, columns, final_obs = zip(*run.cuts, strict=True)
+        obs = torch.from_numpy(np.array(final_obs)).to(next(agent.parameters()).device)
+        with torch.no_grad():
+            _, final_values, *_ = agent(obs)
+        expected = rewards[rows, columns] + args.gamma * final_values.double().cpu().numpy()
+        gap = np.abs(given[rows, columns] - expected).max()
+        if gap > 10 * tolerance_of(args) * max(1.0, np.abs(expected).max()):
+            hint = "reward + gamma * value of the last observation"
+            page.warn(
+                f"--bootstrap-truncated: rewards where episodes are cut off differ by {gap:.2g} from {hint}{place}"
+            )
+    chosen = np.unique(np.linspace(0, len(rewards) - 1, 8).astype(int))  # enough, where images are large
+    values = []
+    for obs in [*(run.steps[t][0] for t in chosen), run.last_obs]:
+        with torch.no_grad():
+            _, value, *_ = agent(torch.from_numpy(obs).to(next(agent.parameters()).device))
+        values.append(value.double().cpu().numpy())
+    *values, next_value = values
+    for name, computed, stored in (
+        ("values", np.array(values), arguments["values"][chosen]),
+        ("next_value", next_value, arguments["next_value"]),
+    ):
+        if computed.shape != np.shape(stored):
+            return
+        gap = np.abs(computed - stored).max()
+        if gap > 10 * tolerance_of(args) * max(1.0, np.abs(stored).max()):
+            of = "the observations before their steps" if name == "values" else "those after the last step"
+            page.warn(f"{name} of {function.__name__}() differ by {gap:.2g} from the agent's values of {of}{place}")
+
+
+def check_rows(run, page):
+    """An epoch must use each step once, with the return and the log probability of that step."""
+    if 1 not in run.gae_calls or run.vectors != 1 or hasattr(run.first_agent, "initial_state") or not run.rows:
+        return
+    values = run.gae_calls[1][1].get("values")
+    advantages = run.advantages
+    if not isinstance(values, np.ndarray) or not isinstance(advantages, np.ndarray):
+        return
+    hashes = [[hash(row.tobytes()) for row in obs] for obs, _ in run.steps]
+    if values.shape != np.shape(hashes) or values.shape != advantages.shape:
+        return
+    counts = collections.Counter(sum(hashes, []))
+    returns = advantages + values
+    return_of = {}  # of each step whose observation no other step has
+    for t, row in enumerate(hashes):
+        for i, key in enumerate(row):
+            if counts[key] == 1:
+                return_of[key] = returns[t, i]
+    uses = collections.Counter(key for keys, _ in run.rows for key in keys if key in return_of)
+    if not uses:
+        page.skip("rows of the minibatches: they have other observations than the steps")
+        return
+    problems = page.counts["warn"]
+    least, most = (function(uses[key] for key in return_of) for function in (min, max))
+    if least != most:
+        page.warn(f"update 1 uses some steps {least} times and others {most} times: each epoch should use all once")
+    orders = [tuple(keys) for keys, _ in run.rows]
+    if len(set(orders)) < len(orders) and len(orders[0]) > 8:
+        page.warn("two minibatches of update 1 have the same steps in the same order: each epoch needs a permutation")
+    wrong = set()
+    change = 0.0
+    logprobs = {}
+    bound = 1e-3 * max(1.0, np.abs(returns).max())
+    for keys, columns in run.rows:
+        for row, key in enumerate(keys):
+            if key in return_of and "returns" in columns and abs(columns["returns"][row] - return_of[key]) > bound:
+                wrong.add(key)
+            if key in return_of and "logprobs" in columns:
+                first = logprobs.setdefault(key, columns["logprobs"][row])
+                change = max(change, abs(columns["logprobs"][row] - first))
+    if wrong:
+        text = f"{len(wrong)} of {len(return_of)} steps"
+        page.warn(f"the returns of {text} are not the advantages of gae() plus the values of the same steps")
+    if change > ROUNDING:
+        page.warn(f"logprobs of a step change by {change:.2g} in update 1: the ratio is to those of the rollout")
+    if page.counts["warn"] == problems:
+        page.ok(f"minibatches have the returns of their steps, each step {most} times")
+
+
 def check_options_read(run, source, page):
     """Finds options that neither the run nor any line of the script reads."""
     names = [field.name for field in dataclasses.fields(run.script.Args)]
@@ -1347,6 +1626,11 @@ def check_checkpoint(script, args, run, source, page):
         name = type(thing).__name__
         hint = "a resume begins it anew, unless train() loads it from a file"
         page.warn(f"training uses an object {name} that is in no part of run.start(): {hint}{source.call(name)}")
+    vector = list(layers(run.envs)) if run.envs is not None else []
+    names = sorted({kind.__name__ for kind, *_ in run.statistics_saved})
+    if names and not any(part is layer for part in run.parts.values() for layer in vector):
+        hint = "a resume begins them anew"
+        page.warn(f"the statistics of {', '.join(names)} are in no part of run.start(): {hint}{source.call(names[0])}")
     if run.error is not None or not run.first_steps:
         page.skip("resume: the run did not end")
         return
@@ -1362,6 +1646,13 @@ def check_checkpoint(script, args, run, source, page):
         text = difference(saved[name], state, "state_dict()")
         if text:
             page.error(f"part {name}: {text}{place_of(type(resumed.parts[name]).load_state_dict)}")
+    other = []
+    for (kind, *numbers), (_, *loaded) in zip(run.statistics_saved, resumed.statistics_loaded, strict=False):
+        if not all(map(np.allclose, numbers, loaded)):
+            other.append(kind)
+    if other and resumed.error is None and any(part is layer for part in run.parts.values() for layer in vector):
+        hint = "does its state_dict() have all of them?"
+        page.error(f"statistics of {other[0].__name__} are others after a resume: {hint}{place_of(other[0])}")
     if resumed.error is not None:
         page.error(f"the resume ended: {describe(resumed.error)}")
     elif page.counts["ERROR"] > errors:

@@ -754,6 +754,161 @@ def test_probes_for_scaled_rewards(check_script, monkeypatch):
     assert "ok     constant value: value of 0 is 1.00" in page
 
 
+RETURNS = "        returns = torch.from_numpy(advantages)"
+CHUNKS = "            for rows in permutation.chunk(args.num_minibatches):\n"
+PERMUTATION = "torch.randperm(run.batch_size, generator=generator, device=device)"
+EPOCH = "        for _ in range(args.update_epochs):\n"
+REMAINING = "        remaining = 1.0 - (update - 1) / run.num_updates"
+RESET = "envs.reset(seed=seed)"
+REWARD = "                rewards[t] = reward\n"
+BETWEEN = {
+    "normalized advantages in the returns": (
+        (RETURNS, f"        advantages = advantages / 2\n{RETURNS}"),
+        r"warn   the returns of 64 of 64 steps are not the advantages of gae\(\) plus",
+    ),
+    "returns in another order": (
+        (RETURNS, RETURNS.replace("advantages", "advantages.T.copy()")), r"warn   the returns of \d+ of 64 steps",
+    ),
+    "values in another order": (
+        ("values.view(rewards.shape)", "values.view(rewards.T.shape).T"), r"warn   values of gae\(\) differ by",
+    ),
+    "next value of the last step": (
+        ("agent(torch.from_numpy(next_obs).to(device))", "agent(obs)"), r"warn   next_value of gae\(\) differ by",
+    ),
+    "rewards one step late": (
+        (REWARD, "                rewards[t - 1] = reward * (t > 0)\n"),
+        r"warn   .* gae\(\) are those of the step after",
+    ),
+    "no rewards at ends": (
+        (REWARD, "                rewards[t] = reward * ~(terminated | truncated)\n"), "warn   .* 0 where episodes end",
+    ),
+    "rewards of integers": (
+        ("args.num_envs), dtype=np.float32)", "args.num_envs), dtype=int)"),
+        ("return Episodes(env)", "return gym.wrappers.TransformReward(Episodes(env), lambda reward: reward / 2)"),
+        r"warn   the rewards of gae\(\) are integers",
+    ),
+    "a schedule over steps": (
+        (REMAINING, REMAINING.replace("run.num_updates", "args.total_timesteps")),
+        "warn   .* rate falls only from 0.00025",
+    ),
+    "a rate below 0": (
+        (REMAINING, REMAINING.replace("(update - 1)", "3 * (update - 1)")), "ERROR  .* rate below 0: -0.000125",
+    ),
+    "a coefficient below 0": (
+        ("clip_coef=clip_coef)", "clip_coef=clip_coef, ent_coef=0.02 - 0.015 * update)"),
+        "ERROR  ent_coef is -0.01 in update 2",
+    ),
+    "steps that are left out": (
+        (CHUNKS, f"            permutation = permutation[:-9]\n{CHUNKS}"), "warn   update 1 uses some steps . times",
+    ),
+    "no permutation": (
+        (PERMUTATION, "torch.arange(run.batch_size, device=device)"),
+        "warn   two minibatches of update 1 have the same steps",
+    ),
+    "logprobs of the epoch": (
+        (EPOCH, f"{EPOCH}            with torch.no_grad():\n                batch['logprobs'] = agent.get_policy("
+        "batch['obs']).log_prob(batch['actions'])\n"),
+        "warn   logprobs of a step change by",
+    ),
+    "no seed": ((RESET, "envs.reset()"), "warn   train.. resets the environments without a seed"),
+    "equal seeds": (
+        (RESET, "envs.reset(seed=[seed] * args.num_envs)"), r"warn   environments have the same seed: \[1, 1\]",
+    ),
+    "resets in an update": (
+        (EPOCH, f"        next_obs, _ = envs.reset()\n{EPOCH}"), "warn   train.. resets the environments in update 1",
+    ),
+    "numpy's generator": (
+        (PERMUTATION, "torch.from_numpy(np.random.permutation(run.batch_size))"),
+        "warn   training draws from np.random",
+    ),
+    "no sample": (("sample(generator)", "mode()"), "warn   no action of training is drawn by sample"),
+    "bounds of the clip": (
+        ("clamp(1 - args.clip_coef, 1 + args.clip_coef)", "clamp(1 + args.clip_coef, 1 - args.clip_coef)"),
+        "warn   at ratio 1, where no clip acts, .* have no gradient",
+    ),
+    "a tensor of the agent": (
+        (AGENT, f"{AGENT}        self.scale = torch.ones(())\n"), "note   scale is neither trained nor saved",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BETWEEN)
+def test_what_passes_between_the_parts_of_an_update(name, check_script):
+    *edits, text = BETWEEN[name]
+    options = f"{TINY} --num-steps 32 --update-epochs 2"
+    page = check_script(*edits, options=options, status=int("ERROR" in text))
+    assert re.search(text, page), page
+
+
+def test_minibatches_of_an_unedited_script(check_script):
+    page = check_script(options=f"{TINY} --update-epochs 2", status=0)
+    assert "ok     minibatches have the returns of their steps, each step 2 times" in page and "0 warnings" in page
+
+
+def test_time_limits_that_are_bootstrapped_wrongly(check_script):
+    options = "--env-id Pendulum-v1 --num-envs 2 --num-steps 256 --update-epochs 1 --bootstrap-truncated"
+    added = "rewards[t, cut] += args.gamma * final_value"
+    pendulum = dict(script="ppo_continuous_action.py", options=options, status=0)
+    warning = "warn   --bootstrap-truncated: rewards where episodes are cut off differ by"
+    assert warning in check_script((added, added.replace("args.gamma * ", "3 * ")), **pendulum)
+    assert warning not in check_script(**pendulum)
+
+
+def test_statistics_that_no_resume_restores(check_script):
+    pendulum = dict(script="ppo_continuous_action.py", options=f"{TINY} --env-id Pendulum-v1")
+    page = check_script(("optimizer=optimizer, envs=envs)", "optimizer=optimizer)"), status=0, **pendulum)
+    assert "warn   the statistics of Normalize are in no part of run.start()" in page
+    page = check_script(('{"obs": self.obs_stats, "return": self.return_stats}', '{"obs": self.obs_stats}'), **pendulum)
+    assert "ERROR  statistics of Normalize are others after a resume" in page
+
+
+def test_a_log_probability_of_another_distribution(check_script):
+    """At first the standard deviation is 1, so only other weights tell it."""
+    pendulum = dict(script="ppo_continuous_action.py", options=f"{TINY} --env-id Pendulum-v1", status=0)
+    edit = ("self.mean + self.std *", "self.mean + self.std**2 *")
+    page = check_script(edit, **pendulum)
+    assert "the policy's mean of -log_prob(sample()) is" in line_of(page, "warn")
+
+
+def test_a_scheduler_that_is_no_part(check_script):
+    schedule = f"{START}    scheduler = torch.optim.lr_scheduler.StepLR(torch.optim.SGD(agent.parameters(), 1.0), 1)\n"
+    page = check_script((START, schedule), status=0)
+    assert "my_ppo.py:" in line_of(page, "warn   training uses an object StepLR that is in no part of run.start()")
+
+
+class Leaky(gym.Env):
+    """A place that reset() forgets (`kind` "used"), or that all environments share ("shared")."""
+
+    observation_space = gym.spaces.Box(-1, 1, (1,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+    place = np.zeros(1)
+
+    def __init__(self, kind):
+        if kind == "used":
+            self.place = np.zeros(1)
+        self.kind = kind
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        if self.kind == "shared":
+            self.place[:] = self.np_random.uniform(-0.5, 0.5)
+        return self.place.astype(np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        self.place *= 0.9
+        self.place += 0.1 * (2 * action - 1)
+        return self.place.astype(np.float32), 1.0, self.steps == 20, False, {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"), [("used", "of an environment that was used does not repeat"), ("shared", "steps of another")]
+)
+def test_environments_with_a_memory(kind, text, capsys):
+    assert text in line_of(check_environment(lambda: Leaky(kind), capsys), "warn")
+
+
 def test_nothing_to_check(tmp_path, capsys):
     path = tmp_path / "my_ppo.py"
     path.write_text("def train(:")
