@@ -796,7 +796,16 @@ class Watched:
         outside = [module for module in outside if id(module) not in inner]
         optimizers = self.optimizers | {id(step.optimizer): step.optimizer for step in self.first_steps}
         outside += [optimizer for key, optimizer in optimizers.items() if key not in inside]
-        return outside + [scheduler for scheduler in self.schedulers if id(scheduler) not in inside]
+        outside += [scheduler for scheduler in self.schedulers if id(scheduler) not in inside]
+        return [thing for thing in outside if self.trains(thing)]
+
+    def trains(self, thing):
+        """Whether a module, optimizer or scheduler has parameters of a module that was called."""
+        optimizer = getattr(thing, "optimizer", thing)  # of a scheduler
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            return True
+        known = {parameter for module in self.modules.values() for parameter in module.parameters()}
+        return any(parameter in known for group in optimizer.param_groups for parameter in group["params"])
 
     def is_in_first_step(self):
         """Whether the loss of the first gradient step is computed; actors in other threads have no gradients."""
@@ -1215,7 +1224,7 @@ def check_entropy(agent, obs, page):
         log_probs = policy.log_prob(policy.sample()).double()
     entropy = policy.entropy().double().mean().item()
     gap = abs(-log_probs.mean().item() - entropy)
-    if gap > 6 * log_probs.std().item() / count**0.5 + 1e-3 * max(1.0, abs(entropy)):
+    if gap > 6 * log_probs.std().item() / count**0.5 + 0.05 * max(1.0, abs(entropy)):
         text = f"{-log_probs.mean():.3g}, and its entropy() {entropy:.3g}"
         page.warn(f"with other weights, the policy's mean of -log_prob(sample()) is {text}{place_of(type(policy))}")
 
@@ -1626,11 +1635,6 @@ def check_checkpoint(script, args, run, source, page):
         name = type(thing).__name__
         hint = "a resume begins it anew, unless train() loads it from a file"
         page.warn(f"training uses an object {name} that is in no part of run.start(): {hint}{source.call(name)}")
-    vector = list(layers(run.envs)) if run.envs is not None else []
-    names = sorted({kind.__name__ for kind, *_ in run.statistics_saved})
-    if names and not any(part is layer for part in run.parts.values() for layer in vector):
-        hint = "a resume begins them anew"
-        page.warn(f"the statistics of {', '.join(names)} are in no part of run.start(): {hint}{source.call(names[0])}")
     if run.error is not None or not run.first_steps:
         page.skip("resume: the run did not end")
         return
@@ -1650,8 +1654,8 @@ def check_checkpoint(script, args, run, source, page):
     for (kind, *numbers), (_, *loaded) in zip(run.statistics_saved, resumed.statistics_loaded, strict=False):
         if not all(map(np.allclose, numbers, loaded)):
             other.append(kind)
-    if other and resumed.error is None and any(part is layer for part in run.parts.values() for layer in vector):
-        hint = "does its state_dict() have all of them?"
+    if other and resumed.error is None:
+        hint = "is it a part of run.start(), and does its state_dict() have all of them?"
         page.error(f"statistics of {other[0].__name__} are others after a resume: {hint}{place_of(other[0])}")
     if resumed.error is not None:
         page.error(f"the resume ended: {describe(resumed.error)}")
