@@ -57,7 +57,6 @@ def test_a_launcher_of_several_processes(script, tmp_path, monkeypatch):
         (PPO, "max-grad-norm 0"),
         (PROCGEN, "reward-gamma 99"),
     ],
-    ids=str,
 )
 def test_numbers_that_would_train_on_in_silence(script, option, tmp_path):
     with pytest.raises(SystemExit, match="^error: .*must be"):
