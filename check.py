@@ -1587,7 +1587,8 @@ def check_rows(run, page):
                 return_of[key] = returns[t, i]
     uses = collections.Counter(key for keys, _ in run.rows for key in keys if key in return_of)
     if not uses:
-        page.skip("rows of the minibatches: they have other observations than the steps")
+        why = "they have other observations than the steps" if return_of else "no observation is that of one step alone"
+        page.skip(f"rows of the minibatches: {why}")
         return
     problems = page.counts["warn"]
     least, most = (function(uses[key] for key in return_of) for function in (min, max))
