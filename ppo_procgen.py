@@ -382,7 +382,7 @@ def train(args, run):
     """Trains an agent and returns it; `run` holds the run's folder, log, progress bar and checkpoints."""
     if int(os.environ.get("WORLD_SIZE", 1)) > 1:  # each process would make the same run
         sys.exit("error: several processes need ppo_atari_multigpu.py or a script made from it (docs/scale.md)")
-    if not (0 <= args.gamma <= 1 and 0 <= args.gae_lambda <= 1 and 0 <= args.reward_gamma <= 1):
+    if not (0 <= args.gamma <= 1 and 0 <= args.gae_lambda <= 1 and 0 <= args.reward_gamma <= 1):  # [continuous 8]
         sys.exit("error: --gamma, --gae-lambda and --reward-gamma must be in [0, 1]")
     if args.clip_coef < 0 or args.max_grad_norm <= 0:
         sys.exit("error: --clip-coef must be at least 0, and --max-grad-norm above 0")
