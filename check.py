@@ -307,6 +307,8 @@ class Innermost:
         self.env.reset = self.watched_reset
         self.steps = 0
         self.rewards = []
+        self.return_ = 0.0  # of the episode that goes on
+        self.returns = []  # of those that ended
         self.problems = {}  # {kind: text}, the first of each kind
         self.changes_actions = False
 
@@ -326,8 +328,12 @@ class Innermost:
             self.find("reward", f"reward at step {self.steps} is {number.item()}")
         else:
             self.rewards.append(float(number.item()))
+            self.return_ += self.rewards[-1]
 
     def watched_reset(self, **options):
+        if self.steps > 0:
+            self.returns.append(self.return_)
+        self.return_ = 0.0
         obs, info = self.reset(**options)
         self.look_at_observation(obs)
         return obs, info
@@ -487,6 +493,7 @@ def check_environment(script, args, page):
             check_observations(script, steps, innermost.problems, page)
             check_rewards(env, innermost.rewards, page)
             check_episodes(steps, page)
+            check_returns(steps.returns, innermost.returns, page)
         with page.check("reset"):
             check_repetition(script, args, steps, speed, page)
     with page.check("close"), quiet():
@@ -556,6 +563,15 @@ def check_episodes(steps, page):
         page.warn("no episode ended: no return would be logged; register it with max_episode_steps")
     if len(lengths) >= 10 and not steps.returns:
         page.warn('no info of an episode\'s last step has the key "episode": no return would be logged')
+
+
+def check_returns(logged, returns, page):
+    """The returns that are logged must be those of the environment's own rewards."""
+    if not logged or len(logged) != len(returns):
+        return
+    if not np.isclose(logged, returns, rtol=1e-3, atol=1e-3).any():
+        hint = "a wrapper inside Episodes changes the rewards"
+        page.note(f"the first return that is logged is {logged[0]:.6g}, and the environment's {returns[0]:.6g}: {hint}")
 
 
 def check_repetition(script, args, steps, speed, page):
@@ -712,7 +728,7 @@ class Watched:
         self.slopes = None  # a PolicySlopes
         self.terms = {}  # of the loss: {name: (how much it grows with the coefficient, the scalar)}
         self.step_norms = []  # of the gradients with which the agent's optimizer took steps
-        self.learning_rates = {}  # {update: those of the optimizer's first step}
+        self.learning_rates = collections.defaultdict(dict)  # {update: {id of an optimizer: those of its first step}}
         self.logprobs_of_steps = []  # of the first rollout, by the policies that acted
         self.logprobs_of_batch = None  # the same, as the script computes them after the rollout
         self.added_to_values = None  # what forward() adds to the values, [B]
@@ -778,7 +794,7 @@ class Watched:
         of_agent = set(self.agents[0].parameters()) if self.agents else set()
         if of_agent.intersection(parameters):
             rates = [float(group["lr"]) for group in optimizer.param_groups]
-            self.learning_rates.setdefault(len(self.stats), rates)
+            self.learning_rates[len(self.stats)].setdefault(id(optimizer), rates)
             gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
             self.step_norms.append(torch.nn.utils.get_total_norm(gradients).item())
 
@@ -1000,7 +1016,7 @@ class Watched:
         named = inspect.signature(function).bind(optimizer, gradient, *args, **kwargs).arguments
         if "learning_rate" in named:
             rates = torch.as_tensor(named["learning_rate"], dtype=torch.float64)
-            self.learning_rates.setdefault(len(self.stats), [rates.max().item()])
+            self.learning_rates[len(self.stats)].setdefault(id(optimizer), [rates.max().item()])
         return function(optimizer, gradient, *args, **kwargs)
 
     def gradient_step(self, function, *inputs, **kwargs):
@@ -1161,7 +1177,9 @@ def check_agent(run, obs, args, source, page):
         page.skip("policy and values: make_envs() gives no observations")
     else:
         with page.check("policy and values"), torch.no_grad():
-            check_outputs(agent, torch.from_numpy(obs[:64]).to(tensors[0].device), args, source, page)
+            minibatch = run.first_steps[0].minibatch if run.first_steps else None
+            obs = torch.from_numpy(obs[:64]).to(tensors[0].device)
+            check_outputs(agent, obs, minibatch, args, source, page)
     for name, module in agent.named_modules():
         for attribute, value in vars(module).items():
             if isinstance(value, torch.Tensor):
@@ -1172,15 +1190,11 @@ def check_agent(run, obs, args, source, page):
         check_first_minibatch(run, args, source, page)
 
 
-def check_outputs(agent, obs, args, source, page):
+def check_outputs(agent, obs, minibatch, args, source, page):
     """Compares forward() with get_policy(), and looks at the shapes of what they return."""
     size = len(obs)
     place = place_of(type(agent).forward)
-    if hasattr(agent, "initial_state"):
-        dones = torch.zeros(size, dtype=torch.bool, device=obs.device)
-        policy, values, *_ = agent(obs, agent.initial_state(size), dones)
-    else:
-        policy, values, *_ = agent(obs)
+    policy, values = outputs_of(agent, obs)
     actions = policy.sample()
     log_probs = policy.log_prob(actions)
     for name, tensor in (("values", values), ("log probabilities", log_probs)):
@@ -1201,32 +1215,75 @@ def check_outputs(agent, obs, args, source, page):
     if inspect.signature(policy.entropy).parameters:
         page.skip("entropy: the policy alone does not have it")
         return
-    check_entropy(agent, obs, page)
     entropy = policy.entropy().mean().item()
     most = sum(math.log(logits.shape[-1]) for logits in logits_of(policy))
     if most > 0 and entropy < most / 2:
         page.warn(f"entropy {entropy:.3g} of at most {most:.3g} before training: give the last layer std=0.01")
     else:
         page.ok(f"entropy {entropy:.4g}" + (f" of at most {most:.4g}" if most > 0 else ""))
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        check_entropy(agent, obs, page)
+        check_ranges(agent, obs, most, minibatch, page)
+
+
+def outputs_of(agent, obs):
+    """The policy and the values of observations [B, ...]; a memory begins at 0."""
+    if hasattr(agent, "initial_state"):
+        dones = torch.zeros(len(obs), dtype=torch.bool, device=obs.device)
+        policy, values, *_ = agent(obs, agent.initial_state(len(obs)), dones)
+    else:
+        policy, values, *_ = agent(obs)
+    return policy, values
+
+
+def add_noise(agent, scale):
+    """A copy of an agent with other weights."""
+    agent = copy.deepcopy(agent)
+    for parameter in agent.parameters():
+        parameter.add_(scale * torch.randn_like(parameter))
+    return agent
 
 
 def check_entropy(agent, obs, page):
     """The entropy must be the mean of -log_prob() of the policy's own samples, also after the first updates."""
-    if hasattr(agent, "initial_state"):
-        return
-    agent = copy.deepcopy(agent)
     count = 4096 if obs[0].numel() <= 1000 else 256
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        for parameter in agent.parameters():
-            parameter.add_(0.3 * torch.randn_like(parameter))
-        policy, *_ = agent(obs[:1].repeat(count, *[1] * (obs.ndim - 1)))
-        log_probs = policy.log_prob(policy.sample()).double()
+    policy, _ = outputs_of(add_noise(agent, 0.3), obs[:1].repeat(count, *[1] * (obs.ndim - 1)))
+    log_probs = policy.log_prob(policy.sample()).double()
     entropy = policy.entropy().double().mean().item()
     gap = abs(-log_probs.mean().item() - entropy)
     if gap > 6 * log_probs.std().item() / count**0.5 + 0.05 * max(1.0, abs(entropy)):
         text = f"{-log_probs.mean():.3g}, and its entropy() {entropy:.3g}"
         page.warn(f"with other weights, the policy's mean of -log_prob(sample()) is {text}{place_of(type(policy))}")
+
+
+def check_ranges(agent, obs, most, minibatch, page):
+    """With some weights, the policy must be sure of an action, and the values must be in the range of the returns.
+
+    most: the largest entropy that the policy can have, or 0."""
+    entropies = []
+    values = []
+    for _ in range(16):
+        policy, values_of_weights = outputs_of(add_noise(agent, 1.0), obs)
+        values.append(values_of_weights)
+        if most > 0:
+            entropies.append(policy.entropy().min().item())
+    place = place_of(type(agent).forward)
+    if most > 0 and min(entropies) > most / 2:
+        text = f"{min(entropies):.3g} of {most:.3g}"
+        hint = "is a softmax or a tanh before its logits?"
+        page.warn(f"with 16 random weights, no observation has an entropy below {text}: {hint}{place}")
+    returns = minibatch.get("returns") if isinstance(minibatch, dict) else None
+    values = torch.cat(values)
+    if returns is None:
+        return
+    lowest, highest = values.min().item(), values.max().item()
+    has_one_sign = lowest >= 0 > returns.min() or highest <= 0 < returns.max()
+    is_small = values.abs().max() <= 1 < returns.abs().max()
+    if has_one_sign or is_small:
+        text = f"from {lowest:.3g} to {highest:.3g}, and returns from {returns.min():.3g} to {returns.max():.3g}"
+        hint = "is a relu or a tanh behind the last layer?"
+        page.warn(f"with 16 random weights, the agent has values {text}: {hint}{place}")
 
 
 def logits_of(policy):
@@ -1340,17 +1397,9 @@ def check_parameters(run, stats, args, source, page):
         page.note(f"gradients of 0: {', '.join(still)}{source.attribute(still[0])}")
     if frozen:
         page.note(f"frozen: {', '.join(frozen)}{source.attribute(frozen[0])}")
-    rates = run.learning_rates
-    if min(sum(rates.values(), []), default=0.0) < 0:
-        page.error(f"the optimizer has a learning rate below 0: {min(sum(rates.values(), [])):.3g}")
-    elif getattr(args, "anneal_lr", False) and {1, 2} <= rates.keys():
-        pairs = list(zip(rates[1], rates[2], strict=False))
-        if all(first == second for first, second in pairs):
-            rate = rates[1][0]
-            page.warn(f"the optimizer has the learning rate {rate:.3g} in both updates: --anneal-lr does not lower it")
-        elif all(0.9 * first < second < 1.001 * first for first, second in pairs):
-            text = f"from {rates[1][0]:.4g} to {rates[2][0]:.4g} in a run of two updates"
-            page.warn(f"the learning rate falls only {text}: --anneal-lr lowers it to near 0 by the end of a run")
+    # an optimizer that is made anew in each update has another id
+    for rates in zip(run.learning_rates[1].values(), run.learning_rates[2].values(), strict=False):
+        check_rates(*rates, args, page)
     later = run.first_steps[1].options if len(run.first_steps) > 1 else {}
     for name in ("ent_coef", "vf_coef", "clip_coef"):
         if name in later and np.max(later[name]) < 0 <= getattr(args, name, 0.0):
@@ -1372,6 +1421,19 @@ def check_parameters(run, stats, args, source, page):
         page.warn(f"gradient {text}{size}; scale the rewards or the observations")
 
 
+def check_rates(first, second, args, page):
+    """The learning rates of an optimizer's groups in the two updates."""
+    if min(first + second) < 0:
+        page.error(f"the optimizer has a learning rate below 0: {min(first + second):.3g}")
+    elif getattr(args, "anneal_lr", False):
+        if first == second:
+            text = f"the learning rate {first[0]:.3g} in both updates"
+            page.warn(f"the optimizer has {text}: --anneal-lr does not lower it")
+        elif all(0.9 * one < two < 1.001 * one for one, two in zip(first, second, strict=True)):
+            text = f"from {first[0]:.4g} to {second[0]:.4g} in a run of two updates"
+            page.warn(f"the learning rate falls only {text}: --anneal-lr lowers it to near 0 by the end of a run")
+
+
 def check_losses(stats, args, page):
     means = {name: float(np.mean([each[name] for each in stats])) for name in stats[0]}
     wrong = [f"{name} {mean}" for name, mean in means.items() if not math.isfinite(mean)]
@@ -1381,7 +1443,8 @@ def check_losses(stats, args, page):
         shown = [f"{name} {means[name]:.2g}" for name in ("approx_kl", "clipfrac") if name in means]
         page.ok(", ".join([*shown, "all losses finite"]))
     if means.get("approx_kl", 0) > 0.2 and hasattr(args, "clip_coef"):  # V-trace has no clip range
-        page.warn(f"approx_kl {means['approx_kl']:.2g}: the policy leaves the old one in one update; lower the rate")
+        hint = "" if page.counts["ERROR"] else "; lower the rate"
+        page.warn(f"approx_kl {means['approx_kl']:.2g}: the policy leaves the old one in one update{hint}")
 
 
 def check_policy_loss(run, page):

@@ -669,6 +669,48 @@ def test_an_optimizer_of_torch_whose_rate_is_not_annealed(check_script):
     assert "warn   the optimizer has the learning rate 0.001 in both updates" in check_script(gradient, made)
 
 
+def test_the_second_of_two_optimizers(check_script):
+    """One of them is annealed, and so is no reason to say nothing of the other."""
+    step = (
+        "    adam_step(optimizer, gradient * scale, args.learning_rate)\n",
+        "    for parameter, part in zip(optimizer.parameters, gradients):\n        parameter.grad = part * scale\n"
+        "    optimizer.of_policy.param_groups[0]['lr'] = args.learning_rate\n"
+        "    optimizer.of_policy.step()\n    optimizer.of_value.step()\n",
+    )
+    of_policy = "[*agent.policy_trunk.parameters(), *agent.policy.parameters()]"
+    of_value = "[*agent.value_trunk.parameters(), *agent.value.parameters()]"
+    made = (
+        "    take_step = gradient_step\n",
+        f"    optimizer.of_policy = torch.optim.Adam({of_policy})\n"
+        f"    optimizer.of_value = torch.optim.Adam({of_value}, 0.001)\n    take_step = gradient_step\n",
+    )
+    assert "warn   the optimizer has the learning rate 0.001 in both updates" in check_script(step, made)
+
+
+LOGITS = "Categorical(self.policy(self.policy_trunk(obs.float())))"
+VALUES = "self.value(self.value_trunk(obs.float())).squeeze(-1)"
+RANGES = {
+    "softmax": (LOGITS, f"{LOGITS[:-1]}.softmax(-1))", "warn   with 16 random weights, no observation has an entropy"),
+    "tanh before logits": (LOGITS, f"{LOGITS[:-1]}.tanh())", "warn   .*, no observation has an entropy below 0.[56]"),
+    "relu": (VALUES, f"{VALUES}.relu()", "warn   with 16 random weights, the agent has values from 0 to .* from -"),
+    "tanh": (VALUES, f"{VALUES}.tanh()", "warn   with 16 random weights, the agent has values from -1 to 1, and"),
+}
+
+
+@pytest.mark.parametrize("name", RANGES)
+def test_what_the_agent_cannot_return(name, check_script):
+    *edit, text = RANGES[name]
+    page = check_script(edit, options=f"{TINY} --env-id Acrobot-v1", status=0)
+    assert re.search(text, page), page
+
+
+def test_returns_of_changed_rewards(check_script):
+    returned = "    return Episodes(env)"
+    halved = "    return Episodes(gym.wrappers.TransformReward(env, lambda reward: reward / 2))"
+    page = check_script((returned, halved), options=f"{TINY} --env-id Acrobot-v1", status=0)
+    assert "note   the first return that is logged is -250, and the environment's -500" in page
+
+
 def test_observations_of_another_step(check_script):
     """The batch gets the observation that follows the action."""
     reward = "                rewards[t] = reward\n"
