@@ -116,14 +116,27 @@ def script_for(sides, env_id):
     return "ppo_continuous_action" if has_box else "ppo"
 
 
-def changes_of(side, text):
-    """The changes that make a side from the text of the script, without those that are silent."""
+def option_name(word):
+    """anneal-lr for "--no-anneal-lr", "--anneal_lr" or "--anneal-lr=False"."""
+    return word.partition("=")[0].removeprefix("--").removeprefix("no-").replace("_", "-")
+
+
+def why_silent(change, options):
+    """Why a change makes no difference to runs with these options; "" if it does."""
+    given = {option_name(word) for word in options if word.startswith("--")}
+    if change.is_option and option_name(change.name) in given:
+        return "every run has this option from the command line"
+    return SILENT.get(change.name, "")
+
+
+def changes_of(side, text, options=()):
+    """The changes that make a side from the text of the script, without those that are silent in runs with options."""
     if side in SCRIPTS:
         return []
     if side not in lists.names():
         known = ", ".join([*SCRIPTS, *lists.names()])
         sys.exit(f"error: {side} is none of {known}; make compare compares edited scripts")
-    return [change for change in lists.changes(side, text) if change.name not in SILENT]
+    return [change for change in lists.changes(side, text) if not why_silent(change, options)]
 
 
 def details_between(of_a, of_b):
@@ -367,7 +380,8 @@ def report(args, a, b, details, scores):
     """The page of the results; ends the program where a variant has no run."""
     lacking = [name for name, (finals, _) in scores.items() if len(finals) < args.seeds]
     if lacking:
-        sys.exit(f"error: runs are missing of {', '.join(lacking)}; the same command goes on")
+        why = "another process still makes them, or no episode ended in them: raise --total-timesteps"
+        sys.exit(f"error: runs are missing of {', '.join(lacking)}: {why}")
     finals = {name: np.array(list(columns[0].values())) for name, columns in scores.items()}
     areas = {name: np.array(list(columns[1].values())) for name, columns in scores.items()}
     about = [args.env_id, f"seeds 1 to {args.seeds}", *([shlex.join(args.options)] if args.options else [])]
@@ -416,8 +430,8 @@ def main(words=None):
     a, b = args.a, args.b
     script = script_for([a, b], args.env_id)
     text = (ROOT / f"{script}.py").read_text()
-    of_a = changes_of(a, text)
-    of_b = changes_of(b, text)
+    of_a = changes_of(a, text, args.options)
+    of_b = changes_of(b, text, args.options)
     details = details_between(of_a, of_b)
     if not details:
         sys.exit(f"error: {a} and {b} differ in nothing that changes a run of {script}.py")
@@ -426,8 +440,9 @@ def main(words=None):
         print(f"- {detail.mark}: {detail.describe(a, b)}")
     for side in {a, b} - {*SCRIPTS}:
         for change in lists.changes(side, text):
-            if change.name in SILENT:
-                print(f"left out: {change.name} of {side}: {SILENT[change.name]}")
+            why = why_silent(change, args.options)
+            if why:
+                print(f"left out: {change.name} of {side}: {why}")
     made = variants(a, b, of_a, of_b, details)
     try:
         texts, side_by_side = make_texts(script, args.env_id, made)

@@ -110,7 +110,7 @@ def make_ours(line, seed, folder, total_timesteps=None, results_folder=None):
     Writes the script with the line's recipes into build/, and executes it, as its own parser reads the options. So a
     wrong option ends the program before any run of a sweep starts."""
     script, recipes, options = parts(line)
-    if any(word.partition("=")[0] == "--seed" for word in options):
+    if any(word.partition("=")[0] in ("--seed", "--seeds") for word in options):
         sys.exit(f"error: {line}: a sweep gives its seeds itself; a line has no --seed")
     file = ROOT / script
     sweep_about = {}

@@ -344,6 +344,7 @@ def test_options_of_a_sweep_go_before_its_variables():
 LINES = {
     "ppo.py --resume runs/x": "a line has no --resume",
     "ppo.py --seed 3": "a line has no --seed",
+    "ppo_seeds.py --seeds 3 4": "a line has no --seed",
     "ppo_seeds.py --gamma 0.9 0.99": "one value for each option",
     "ppo2_copy --env=A-v0 --num_timesteps=512 --seed=3": "a line has no --seed",
 }

@@ -29,6 +29,14 @@ def test_a_list_differs_from_the_script_in_each_of_its_changes():
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("option", ["--no-anneal-lr", "--anneal-lr", "--anneal_lr=True"])
+def test_an_option_of_all_runs_is_no_detail(option):
+    """It replaces the default of both sides, so the runs of such a detail would be those of another."""
+    names = [change.name for change in between.changes_of("as-sb3", PPO, ["--gamma", "0.9", option])]
+    assert "--no-anneal-lr" not in names and "--bootstrap-truncated" in names
+    assert "--no-anneal-lr" in [change.name for change in between.changes_of("as-sb3", PPO, ["--gamma", "0.9"])]
+
+
 def test_changes_of_the_same_row_are_one_detail():
     """And what both sides have is none: core 3 differs in one of its two rows, core 4 in none."""
     first, *others = details("as-sb3", "as-skrl")
