@@ -74,15 +74,22 @@ ERRORS = {
         "envpool envpool-continuous",
         "staggered-resets time-left",
     ),
+    "environments of EnvPool have no attributes to ask for": (
+        "envpool envpool-continuous",
+        "hybrid-action privileged-critic",
+    ),
     "normalized observations have no exact mirror image": ("symmetry", "normalization"),
+    "demonstrations have no mirror images in the statistics of observations": ("demonstrations", "symmetry-continuous"),
+    "it also moves the policy, which is to stay as it is in the warm-up": ("shrink-perturb", "critic-warm-up"),
     "the policy does not move in the warm-up, so the coefficient of the penalty falls to its minimum": (
         "critic-warm-up",
         "kl-penalty kl-penalty-continuous",
     ),
     "each process computes these from its own part of the rollout, as if it were the whole": (
         "torchrun-continuous",
-        "curriculum entropy-critic recompute-advantages staggered-resets value-normalization",
+        "curriculum entropy-critic plasticity-log recompute-advantages staggered-resets value-normalization",
     ),
+    "only the first process has a log": ("torchrun-continuous", "evaluation"),
     "a teacher without this distribution fits, and its actions are others than it was trained with": (
         "teacher",
         "squashed-gaussian",

@@ -5,6 +5,7 @@ import torch
 from in_process import loaded_parts, patched, train, watched
 from run_files import checkpoint, scalars
 from script_table import CONTINUOUS, ROOT
+from test_demonstrations import recorded
 from test_export import written
 
 import enjoy
@@ -114,6 +115,23 @@ def test_a_teacher_of_observations_that_are_not_normalized(with_recipe, tmp_path
     made = with_recipe("with/normalization", "ppo.py", "with/teacher")
     with pytest.raises(SystemExit, match="one normalizes observations, and one does not"):
         train(made, f"{FEW} --env-id CartPole-v1 --teacher {ROOT / 'agents/CartPole-v1__ppo__1.pt'}", tmp_path)
+
+
+@pytest.mark.parametrize("names", [("demonstrations", "teacher"), ("teacher", "demonstrations")], ids=" before ".join)
+def test_demonstrations_in_the_scale_of_a_teacher(names, with_recipe, tmp_path):
+    """The policy is cloned and trained in the scale that the teacher knows, which demonstrations do not change."""
+    teacher, file = recorded("ppo_continuous_action.py", "Pendulum-v1", tmp_path)
+    first, second = (f"with/{name}" for name in names)
+    made = with_recipe(first, "ppo_continuous_action.py", second)
+
+    def look(agent, demonstrations, args):
+        return demonstrations.envs.state_dict()
+
+    with watched(made.module, "clone", look) as seen:
+        options = f"{FEW} --env-id Pendulum-v1 --demonstrations {file} --teacher {teacher}"
+        student = train(made, options, tmp_path / "student")
+    assert seen == [checkpoint(teacher)["parts"]["envs"]]
+    assert checkpoint(student)["parts"]["envs"] == seen[0]
 
 
 def test_a_student_that_knows_another_scale_than_its_teacher(with_recipe, tmp_path):
