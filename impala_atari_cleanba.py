@@ -559,8 +559,8 @@ def make_rollouts(args, envs, seed, device, generator, rank, ranks):
 
             # [impala 3] the learner computes values, also of the next observation
             rollout = {name: torch.stack([step[name] for step in steps]) for name in steps[0]}  # each [M, N, ...]
-            # [impala 3] A copy to the CPU waits for this stream, on which the log probabilities come last. The learner
-            # uses the columns on another stream.
+            # [impala 3] All columns must be complete, as the learner uses them on another stream: a copy to the CPU
+            # waits for this one.
             rollout["logprobs"].cpu()
         # [impala 3] the learner computes the targets
         rollout["next_obs"] = torch.from_numpy(next_obs).to(device)[None]
@@ -587,7 +587,7 @@ def learn(args, run, device, agent, optimizer, take_step, starters, actor_device
         snapshots = [copy.deepcopy(agent).to(actor_device) for _ in starters]
         # [cleanba 6] the copies must be complete before the stream of an actor reads them
         torch.get_device_module(actor_device).synchronize(actor_device)
-        # [cleanba 4] with overlap, two rollouts are pending, except in the last update
+        # [cleanba 4] with overlap, the first update starts two rollouts, each later one the next, and the last none
         overlap = args.concurrency and update < run.num_updates
         while len(pending) < (2 if overlap else 1):
             started_rollouts = [start(snapshot) for start, snapshot in zip(starters, snapshots, strict=True)]

@@ -614,7 +614,7 @@ def learn(args, run, device, agent, optimizer, take_step, generator, starters, a
         snapshots = [copy.deepcopy(agent).to(actor_device) for _ in starters]
         # [cleanba 6] the copies must be complete before the stream of an actor reads them
         torch.get_device_module(actor_device).synchronize(actor_device)
-        # [cleanba 4] with overlap, two rollouts are pending, except in the last update
+        # [cleanba 4] with overlap, the first update starts two rollouts, each later one the next, and the last none
         overlap = args.concurrency and update < run.num_updates
         while len(pending) < (2 if overlap else 1):
             started_rollouts = [start(snapshot) for start, snapshot in zip(starters, snapshots, strict=True)]
@@ -633,7 +633,7 @@ def learn(args, run, device, agent, optimizer, take_step, generator, starters, a
             run.log_step(joined_episodes(ends_of_step, args.num_envs))
 
         # The update: epochs of gradient steps on minibatches of the rollout.
-        # [aux 2] the values and returns of all ranks, each [M * threads * ranks * N]
+        # [aux 2] the values and returns of this rank, then of all, each [M * threads * ranks * N]
         values_and_returns = torch.stack([values, returns]).unflatten(-1, (args.actor_threads, args.num_envs))
         joined = torch.stack(all_gather(values_and_returns.cpu()), dim=-2)  # [2, M, threads, ranks, N]
         all_values, all_returns = joined.flatten(1).to(device)

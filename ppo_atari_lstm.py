@@ -326,7 +326,7 @@ class Agent(nn.Module):
         num_envs = state[0].shape[1]
         features = features.view(-1, num_envs, 512)
         dones = dones.view(-1, num_envs)
-        # a single step is not cut, which torch.export could not trace
+        # torch.export, which sees a single step, cannot trace cuts at places that depend on the data
         starts = [] if len(dones) == 1 else dones.any(dim=1).nonzero().flatten().tolist()
         outputs = []
         # only the first step of a piece may begin episodes

@@ -507,7 +507,7 @@ def train(args, run):
         advantages = gae(rewards, values_by_step, dones, next_value.cpu().numpy(), args.gamma, args.gae_lambda)
         returns = torch.from_numpy(advantages).to(device).flatten() + values
         batch["returns"] = returns
-        # [aux 2] the values and returns of all ranks, each [M * ranks * N]
+        # [aux 2] the values and returns of this rank, then of all, each [M * ranks * N]
         values_and_returns = torch.stack([values, returns]).view(2, args.num_steps, args.num_envs)
         joined = torch.cat(all_gather(values_and_returns.cpu()), dim=-1)  # [2, M, ranks * N]
         all_values, all_returns = joined.flatten(1).to(device)
