@@ -357,14 +357,14 @@ class RandomSteps:
         self.observations = []
         self.rewards = []
         self.lengths = []  # of the episodes that ended
-        self.cut = 0  # the number of these that a time limit ended
+        self.cut_lengths = []  # of those that were truncated
         self.returns = []  # of those that the infos report
         self.problem = ""
 
-    def take(self, count, beside=None):
+    def take(self, count, beside=None, actions_seed=None):
         """Takes steps, each after one of the environment `beside`, if there is one."""
         env = self.env
-        env.action_space.seed(self.seed)
+        env.action_space.seed(self.seed if actions_seed is None else actions_seed)
         obs, info = env.reset(seed=self.seed)
         length = 0
         for step in range(count):
@@ -385,7 +385,8 @@ class RandomSteps:
             obs = next_obs
             if terminated or truncated:
                 self.lengths.append(length)
-                self.cut += int(truncated and not terminated)
+                if not terminated:
+                    self.cut_lengths.append(length)
                 if "episode" in info:
                     self.returns.append(float(np.asarray(info["episode"]["r"]).item()))
                 length = 0
@@ -553,8 +554,13 @@ def check_episodes(steps, page):
         text = f"{len(lengths)} episodes of {shortest}{max(lengths)} steps"
         if steps.returns:
             text += f", with a mean return of {np.mean(steps.returns):.4g}"
-        if steps.cut:
-            page.note(f"{text}; {steps.cut} cut by a time limit: see --bootstrap-truncated")
+        cuts = steps.cut_lengths
+        if len(set(cuts)) > 1:
+            page.warn(f"{text}; {len(cuts)} truncated, after {min(cuts)} to {max(cuts)} steps: an end is terminated")
+        elif cuts:
+            page.note(f"{text}; {len(cuts)} cut by a time limit: see --bootstrap-truncated")
+        elif len(lengths) >= 5 and len(set(lengths)) == 1 and lengths[0] > 1:
+            page.note(f"{text}, all terminated: if that is a time limit, step() must return truncated")
         else:
             page.ok(text)
     elif limits:
@@ -589,6 +595,8 @@ def check_repetition(script, args, steps, speed, page):
         used.take(REPEATED_STEPS)
         beside = RandomSteps(script.make_env(args, 0, None), steps.seed)
         beside.take(REPEATED_STEPS, beside=steps.env)
+        other = RandomSteps(beside.env, steps.seed)
+        other.take(REPEATED_STEPS, actions_seed=steps.seed + 1)
         beside.env.close()
     if not used.begins_as(second):
         hint = "what does reset() leave of the episode before?"
@@ -596,6 +604,8 @@ def check_repetition(script, args, steps, speed, page):
     elif not beside.begins_as(second):
         hint = "do they share an attribute of the class, or of the module?"
         page.warn(f"steps of another environment change this one{place}: {hint}")
+    elif other.begins_as(second):
+        page.warn(f"other actions change neither observations nor rewards{place}")
     else:
         page.ok(f"reset(seed={steps.seed}) repeats; {speed:,.0f} steps/s")
 

@@ -22,29 +22,34 @@ class Walk(gym.Env):
 
     action_space = gym.spaces.Discrete(2)
 
-    def __init__(self, change=None, space=None, reward=1.0, length=20, torch_setting=None, draw=None):
+    def __init__(
+        self, change=None, space=None, reward=1.0, length=20, torch_setting=None, draw=None, stride=1, truncates=False
+    ):
         self.change = change or (lambda obs: obs)
         self.observation_space = space or gym.spaces.Box(-1, 1, (4,), np.float32)
         self.reward = reward
         self.length = length
         self.draw = draw or (lambda: 0.0)
+        self.stride = stride  # that of action 1
+        self.truncates = truncates
         if torch_setting is not None:
             function, argument = torch_setting
             function(argument)
 
     def observe(self):
         obs = self.np_random.uniform(-0.5, 0.5, 4).astype(np.float32)
-        obs[0] += self.draw()
+        obs[0] += self.draw() + self.place / 100
         return self.change(obs)
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        self.steps = 0
+        self.place = 0
         return self.observe(), {}
 
     def step(self, action):
-        self.steps += 1
-        return self.observe(), self.reward, self.steps == self.length, False, {}
+        self.place += 1 + self.stride * int(np.sum(action))
+        is_end = self.place >= self.length
+        return self.observe(), self.reward, is_end and not self.truncates, is_end and self.truncates, {}
 
 
 class Unknown(gym.spaces.Space):
@@ -70,7 +75,10 @@ ENVIRONMENTS = {
     "no reward": (dict(reward=None), "ERROR  reward None at step 1 is not one number"),
     "infinite reward": (dict(reward=np.inf), "ERROR  reward at step 1 is inf"),
     "rewards of 0": (dict(reward=0.0), "warn   all rewards are 0"),
-    "endless": (dict(length=0), "warn   no episode ended: .* max_episode_steps"),
+    "endless": (dict(length=np.inf), "warn   no episode ended: .* max_episode_steps"),
+    "ignored actions": (dict(stride=0), "warn   other actions change neither observations nor rewards"),
+    "truncated ends": (dict(truncates=True), r"warn   .* truncated, after 1\d to \d+ steps: an end is terminated"),
+    "terminated limit": (dict(stride=0), "note   50 episodes of 20 steps, .* all terminated: if that is a time limit"),
     "numpy's generator": (dict(draw=lambda: np.random.rand() / 9), r"warn   .* whole process: np.random \(test_check"),
     "torch's generator": (dict(draw=lambda: torch.rand(()).item() / 9), "warn   .* whole process: torch "),
     "a module's generator": (dict(draw=lambda: MODULE_GENERATOR.random() / 9), "warn   reset.* do not repeat"),
@@ -86,7 +94,7 @@ ENVIRONMENTS = {
     ),
     "large": (
         dict(space=gym.spaces.Box(-999, 999, (4,), np.float32), change=lambda obs: obs * 999),
-        r"warn   observations of up to 4\d\d",
+        r"warn   observations of up to [4-7]\d\d",
     ),
 }  # fmt: skip
 
@@ -556,14 +564,14 @@ class Masked(Walk):
     action_space = gym.spaces.MultiDiscrete([3, 2])
 
     def mask(self):
-        return {"action_mask": np.array([self.steps % 2 == 0, self.steps % 2 == 1, False, True, True])}
+        return {"action_mask": np.array([self.place % 2 == 0, self.place % 2 == 1, False, True, True])}
 
     def reset(self, *, seed=None, options=None):
         obs, _ = super().reset(seed=seed)
         return obs, self.mask()
 
     def step(self, action):
-        assert action[0] == self.steps % 2
+        assert action[0] == self.place % 2
         obs, reward, terminated, truncated, _ = super().step(action)
         return obs, reward, terminated, truncated, self.mask()
 
