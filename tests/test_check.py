@@ -13,6 +13,11 @@ from script_table import ROOT
 
 import check
 import ppo
+from checker import environment, learn
+from checker.page import Page
+from checker.policies import Policies, check_first_minibatch
+from checker.spaces import check_spaces
+from checker.tools import quiet
 
 TINY = "--num-envs 2 --num-steps 32 --update-epochs 1"
 
@@ -103,7 +108,7 @@ def check_environment(make, capsys):
     """The part of the page on an environment."""
     gym.register("Checked-v0", make)
     try:
-        check.check_environment(ppo, ppo.Args(env_id="Checked-v0"), check.Page())
+        environment.check_environment(ppo, ppo.Args(env_id="Checked-v0"), Page())
     finally:
         del gym.registry["Checked-v0"]
     return capsys.readouterr().out
@@ -136,7 +141,7 @@ def test_actions_changed_in_place(capsys):
             return super().step(action)
 
     env = Mirrored()
-    innermost = check.Innermost(env)
+    innermost = environment.Innermost(env)
     env.reset(seed=1)
     env.step(np.array([0, 1]))
     assert innermost.changes_actions
@@ -316,7 +321,7 @@ def test_an_image_for_a_network_with_convolutions(line, warned, tmp_path, capsys
     file = tmp_path / "my_ppo.py"
     file.write_text(line)
     image = gym.spaces.Box(0, 255, (3, 64, 64), np.uint8)
-    check.check_spaces(SimpleNamespace(__file__=str(file)), image, check.Page())
+    check_spaces(SimpleNamespace(__file__=str(file)), image, Page())
     assert ("which the script makes a part of a vector" in capsys.readouterr().out) == warned
 
 
@@ -324,14 +329,14 @@ def test_an_image_for_a_network_with_convolutions(line, warned, tmp_path, capsys
 def test_large_observations_for_a_network_with_convolutions(line, warned, tmp_path, capsys):
     file = tmp_path / "my_ppo.py"
     file.write_text(line)
-    steps = check.RandomSteps(Walk(), 1)
+    steps = environment.RandomSteps(Walk(), 1)
     steps.observations = [np.array([255.0])]
-    check.check_observations(SimpleNamespace(__file__=str(file)), steps, {}, check.Page())
+    environment.check_observations(SimpleNamespace(__file__=str(file)), steps, {}, Page())
     assert ("observations of up to 255" in capsys.readouterr().out) == warned
 
 
 def test_environments_of_envpool_come_as_a_vector(capsys):
-    assert check.check_environment(ppo, ppo.Args(env_id="envpool/CartPole-v1"), check.Page())
+    assert environment.check_environment(ppo, ppo.Args(env_id="envpool/CartPole-v1"), Page())
     assert "skip   random steps: only a whole vector" in capsys.readouterr().out
 
 
@@ -357,7 +362,7 @@ def test_actions_that_cannot_be_0(low, high, warned, capsys):
     """The first policy draws from about 0; ppo_continuous_action.py has a hint, too."""
     env = Walk()
     env.action_space = gym.spaces.Box(np.float32(low), np.float32(high))
-    check.check_rewards(env, [1.0], check.Page())
+    environment.check_rewards(env, [1.0], Page())
     assert ("scale them to [-1, 1]" in capsys.readouterr().out) == warned
 
 
@@ -370,16 +375,16 @@ def test_a_term_of_the_loss_with_a_function_of_its_own(check_script):
 def test_an_agent_with_memory_learns_nothing_here(capsys):
     """The answers are those of an agent that sees one observation."""
     script = SimpleNamespace(make_env=None, Agent=SimpleNamespace(initial_state=None))
-    check.check_learning(script, ppo.Args(), None, check.Page())
+    learn.check_learning(script, ppo.Args(), None, Page())
     assert "skip   its agent has a memory" in capsys.readouterr().out
 
 
 def test_a_random_action_is_one_that_the_mask_allows():
     one = gym.spaces.Discrete(5, seed=1)
     mask = {"action_mask": np.array([False, True, False, False, True])}
-    assert {int(check.sample_action(one, mask)) for _ in range(50)} == {1, 4}
+    assert {int(environment.sample_action(one, mask)) for _ in range(50)} == {1, 4}
     two = gym.spaces.MultiDiscrete([2, 3], seed=1)
-    assert {tuple(check.sample_action(two, mask).tolist()) for _ in range(50)} == {(1, 2)}
+    assert {tuple(environment.sample_action(two, mask).tolist()) for _ in range(50)} == {(1, 2)}
 
 
 def test_vectors(check_script):
@@ -506,10 +511,10 @@ def test_a_script_without_the_option_that_clips(check_script):
 
 def test_a_mask_of_another_step():
     """The probability of the action that was taken is 0."""
-    page = check.Page()
+    page = Page()
     minibatch = {"logprobs": torch.tensor([-0.5, -1e8])}
-    run = SimpleNamespace(first_steps=[SimpleNamespace(minibatch=minibatch)], log_probs=None, values=None)
-    check.check_first_minibatch(run, None, None, page)
+    run = SimpleNamespace(policies=None, first_steps=[SimpleNamespace(minibatch=minibatch)])
+    check_first_minibatch(run, None, None, page)
     assert page.counts["ERROR"] == 1
 
 
@@ -594,18 +599,15 @@ def test_advantages_that_broadcast(check_script):
 
 def test_the_rollout_of_another_thread_keeps_its_values():
     """While check.py adds to the values of the loss, an actor of ppo_atari_cleanba.py may compute some, too."""
-    watched = check.Watched.__new__(check.Watched)
-    watched.stats = [[]]
-    watched.values = torch.zeros(2)
-    watched.values_of_update_2 = None
-    watched.added_to_values = torch.ones(2)
+    policies = Policies(SimpleNamespace(is_in_first_step=lambda: False, stats=[[]]))
+    policies.added_to_values = torch.ones(2)
 
     def forward(agent):
         return None, torch.zeros(2)
 
-    assert watched.forward(forward, None)[1].tolist() == [1, 1]
+    assert policies.forward(forward, None)[1].tolist() == [1, 1]
     with torch.no_grad():
-        assert watched.forward(forward, None)[1].tolist() == [0, 0]
+        assert policies.forward(forward, None)[1].tolist() == [0, 0]
 
 
 def test_a_loss_without_clip(check_script):
@@ -732,7 +734,7 @@ def test_an_option_that_a_checkpoint_does_not_hold(check_script):
 
 
 def test_what_a_library_in_cpp_prints(capfd):
-    with check.quiet():
+    with quiet():
         os.write(1, b"banner")
         os.write(2, b"warning")
     print("seen")
@@ -776,14 +778,14 @@ WRONG_SIGNS = {
 @pytest.mark.parametrize("name", WRONG_SIGNS)
 def test_a_wrong_sign(name, check_script, monkeypatch):
     old, new, probe = WRONG_SIGNS[name]
-    monkeypatch.setattr(check, "PROBES", [each for each in check.PROBES if each.name == probe])
+    monkeypatch.setattr(learn, "PROBES", [each for each in learn.PROBES if each.name == probe])
     page = check_script((old, new), with_learning=True)
     assert f"ERROR  {probe}: " in page
 
 
 def test_probes_that_a_wrapper_changes(check_script, monkeypatch):
     """A wrapper that adds to the observations, and one that needs an attribute of the user's environment."""
-    monkeypatch.setattr(check, "PROBES", check.PROBES[:1])
+    monkeypatch.setattr(learn, "PROBES", learn.PROBES[:1])
     timed = ("    return Episodes(env)", "    return Episodes(gym.wrappers.TimeAwareObservation(env))")
     page = check_script(timed, status=0, with_learning=True)
     assert "skip   its make_env() makes (2,) of an observation of one number" in page
@@ -797,7 +799,7 @@ def test_probes_that_a_wrapper_changes(check_script, monkeypatch):
 
 def test_probes_for_scaled_rewards(check_script, monkeypatch):
     """The answers are those of rewards as they are, so the options of the recipe reward-shaper do nothing."""
-    monkeypatch.setattr(check, "PROBES", check.PROBES[:1])
+    monkeypatch.setattr(learn, "PROBES", learn.PROBES[:1])
     option = ("    # update\n", "    reward_scale: float = 0.1\n    # update\n")
     scaled = ("rewards[t] = reward\n", "rewards[t] = reward * args.reward_scale\n")
     page = check_script(option, scaled, status=0, with_learning=True)
