@@ -42,6 +42,8 @@ class GradientSteps:
     def __init__(self, run):
         self.run = run
         self.gradients = {}  # {parameter: its gradient in the first step, or None if the loss does not use it}
+        self.second_gradients = {}  # the same of the second step
+        self.used_gradients = ({}, {})  # those of torch's optimizer in these steps, {parameter: gradient}
         self.slopes = None  # a PolicySlopes
         self.terms = {}  # of the loss: {name: (how much it grows with the coefficient, the scalar)}
         self.step_norms = []  # of the gradients with which the agent's optimizer took steps
@@ -62,8 +64,11 @@ class GradientSteps:
         if of_agent.intersection(parameters):
             rates = [float(group["lr"]) for group in optimizer.param_groups]
             self.learning_rates[len(self.run.stats)].setdefault(id(optimizer), rates)
-            gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-            self.step_norms.append(torch.nn.utils.get_total_norm(gradients).item())
+            gradients = {parameter: parameter.grad for parameter in parameters if parameter.grad is not None}
+            self.step_norms.append(torch.nn.utils.get_total_norm(gradients.values()).item())
+            if len(self.run.stats) == 1 and len(self.run.stats[0]) < 2:
+                used = self.used_gradients[len(self.run.stats[0])]
+                used |= {parameter: gradient.clone() for parameter, gradient in gradients.items()}
 
     def adam_step(self, function, optimizer, gradient, *args, **kwargs):
         self.step_norms.append(gradient.norm(dim=-1).max().item())  # ppo_seeds.py has a row for each agent
@@ -115,22 +120,24 @@ class GradientSteps:
         outputs = function(agent, *args, **kwargs)
         # A loss with its scalars is that of the minibatch; one tensor alone is a term that an edit adds to it.
         is_whole = isinstance(outputs, tuple)
-        if is_whole and self.run.is_in_first_step() and isinstance(agent, torch.nn.Module):
-            self.find_gradients(agent, outputs[0])
+        if is_whole and isinstance(agent, torch.nn.Module) and self.run.is_in_step(2):
+            self.find_gradients(agent, outputs[0], self.second_gradients)
+        if is_whole and isinstance(agent, torch.nn.Module) and self.run.is_in_step(1):
+            self.find_gradients(agent, outputs[0], self.gradients)
             named = inspect.signature(function).bind(agent, *args, **kwargs).arguments
             if self.slopes is None and isinstance(named.get("minibatch"), dict):
                 self.find_slopes(function, named, outputs[0])
                 self.find_terms(function, named, *outputs[:2])
         return outputs
 
-    def find_gradients(self, agent, loss):
+    def find_gradients(self, agent, loss, found):
         named = {name: parameter for name, parameter in agent.named_parameters() if parameter.requires_grad}
         gradients = torch.autograd.grad(loss, named.values(), retain_graph=True, allow_unused=True)
         for name, gradient in zip(named, gradients, strict=True):
-            earlier = self.gradients.get(name)  # of another loss of the same step
+            earlier = found.get(name)  # of another loss of the same step
             if earlier is not None and gradient is not None:
                 gradient = earlier + gradient
-            self.gradients[name] = earlier if gradient is None else gradient
+            found[name] = earlier if gradient is None else gradient
 
     def find_slopes(self, function, named, loss):
         """Takes the loss once more, as if half of the actions had become twice as likely, and the others half."""
@@ -223,6 +230,24 @@ def check_parameters(run, stats, args, source, page):
         returns = first.minibatch.get("returns") if isinstance(first.minibatch, dict) else None
         size = "" if returns is None else f": returns of up to {returns.abs().max():,.4g}"
         page.warn(f"gradient {text}{size}; scale the rewards or the observations")
+
+
+def check_left_over(run, page):
+    """A step must use the gradient of its own minibatch, without that of the step before."""
+    seen = run.gradient_steps
+    vectors = [[], [], []]
+    for name, parameter in run.agents[0].named_parameters():
+        gradients = [used.get(parameter) for used in seen.used_gradients] + [seen.second_gradients.get(name)]
+        if not any(gradient is None for gradient in gradients):
+            for vector, gradient in zip(vectors, gradients, strict=True):
+                vector.append(gradient.double().flatten())
+    if not vectors[0]:
+        return
+    first, second, own = map(torch.cat, vectors)
+    gap = 1 - torch.cosine_similarity(second, own, dim=0)
+    gap_of_sum = 1 - torch.cosine_similarity(second, first + own, dim=0)
+    if gap > 1e-6 and gap_of_sum < 1e-3 * gap:
+        page.error("the second step uses the gradient of the first again: zero_grad() must come before each backward()")
 
 
 def check_rates(first, second, args, page):

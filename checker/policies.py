@@ -42,7 +42,7 @@ class Policies:
 
     def forward(self, function, agent, *inputs, **kwargs):
         outputs = function(agent, *inputs, **kwargs)
-        if self.run.is_in_first_step() and self.values is None:
+        if self.run.is_in_step(1) and self.values is None:
             self.values = outputs[1].detach()
         is_in_second_update = len(self.run.stats) == 2 and not self.run.stats[1] and torch.is_grad_enabled()
         if is_in_second_update and self.values_of_update_2 is None:
@@ -72,7 +72,7 @@ class Policies:
         self.inner_calls[thread] -= 1
         if self.inner_calls[thread] > 0:
             return log_probs
-        if self.run.is_in_first_step() and self.log_probs is None:
+        if self.run.is_in_step(1) and self.log_probs is None:
             self.log_probs = log_probs
         steps = self.logprobs_of_steps
         is_whole = len(steps) > 1 and log_probs.numel() == sum(step.numel() for step in steps)

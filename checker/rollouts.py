@@ -6,7 +6,7 @@ import inspect
 import numpy as np
 import torch
 
-from checker.environment import global_generators
+from checker.environment import are_equal, global_generators
 from checker.page import place_of
 from checker.policies import random_layers, tolerance_of
 from checker.tools import wrap
@@ -24,6 +24,9 @@ class Rollouts:
         self.steps = []  # of the first update: the observations before each step and its rewards
         self.ends = []  # whether an episode ended, bool [N], of each step
         self.cuts = []  # (step, environment, last observation) of each episode of the first update that was cut off
+        self.inner_outcome = None  # of the last step, before the wrappers of the vector: (observations, infos)
+        self.wraps_obs = False  # whether these wrappers change observations
+        self.wraps_final_obs = False  # and the last ones of the episodes in `cuts`
         self.numpy_state = None  # of np.random after the last step
         self.draws_from_numpy = False  # whether anything but the environments does, in the updates
         self.seeds_numpy = False
@@ -46,7 +49,15 @@ class Rollouts:
         if self.vectors == 1:
             self.envs = envs
             envs.reset = wrap(envs.reset, self.reset)
+            if envs.unwrapped is not envs:
+                envs.unwrapped.step = wrap(envs.unwrapped.step, self.inner_step)
         return envs
+
+    def inner_step(self, function, *args, **kwargs):
+        outcome = function(*args, **kwargs)
+        obs, _, _, _, infos = outcome
+        self.inner_outcome = copy.deepcopy((obs, infos))
+        return outcome
 
     def reset(self, function, *args, **kwargs):
         outcome = function(*args, **kwargs)
@@ -63,9 +74,12 @@ class Rollouts:
         obs, rewards, terminated, truncated, infos = outcome
         self.ends.append(np.asarray(terminated | truncated))
         if len(self.run.stats) == 1 and self.vectors == 1:
+            inner_obs, inner_infos = self.inner_outcome or (obs, infos)
+            self.wraps_obs |= not are_equal(obs, inner_obs)
             if "final_obs" in infos:
                 for i in np.flatnonzero(truncated & ~terminated):
                     self.cuts.append((len(self.steps), i, np.array(infos["final_obs"][i])))
+                    self.wraps_final_obs |= not are_equal(infos["final_obs"][i], inner_infos["final_obs"][i])
             self.steps.append((self.obs, np.array(rewards)))
             self.obs = np.array(obs)
         return outcome
@@ -198,6 +212,9 @@ def check_rollout(run, args, source, page):
     if hasattr(agent, "initial_state") or random_layers(agent, source):
         return
     if seen.cuts and getattr(args, "bootstrap_truncated", False):
+        if seen.wraps_obs and not seen.wraps_final_obs:
+            hint = "the wrappers of the vector must change final_obs as they change observations"
+            page.warn(f"--bootstrap-truncated: {hint}{place_of(run.script.make_envs)}")
         rows, columns, final_obs = zip(*seen.cuts, strict=True)
         obs = torch.from_numpy(np.array(final_obs)).to(next(agent.parameters()).device)
         with torch.no_grad():

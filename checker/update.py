@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from checker.gradient_steps import check_losses, check_parameters, check_policy_loss, check_rows
+from checker.gradient_steps import check_left_over, check_losses, check_parameters, check_policy_loss, check_rows
 from checker.page import describe
 from checker.parts import check_options_saved
 from checker.rollouts import check_advantages, check_ends, check_gae, check_resets, check_rollout
@@ -16,6 +16,7 @@ def check_update(run, args, source, page):
     if stats:
         with page.check("parameters"):
             check_parameters(run, stats, args, source, page)
+            check_left_over(run, page)
         with page.check("losses"):
             check_losses(stats, args, page)
         with page.check("options"):

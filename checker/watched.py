@@ -85,9 +85,9 @@ class Watched:
         for process in multiprocessing.active_children():
             process.kill()
 
-    def is_in_first_step(self):
-        """Whether the loss of the first gradient step is computed; actors in other threads have no gradients."""
-        return len(self.stats) == 1 and not self.stats[0] and torch.is_grad_enabled()
+    def is_in_step(self, number):
+        """Whether the loss of a gradient step of update 1 is computed; actors in other threads have no gradients."""
+        return len(self.stats) == 1 and len(self.stats[0]) == number - 1 and torch.is_grad_enabled()
 
     def make_agent(self, function, agent, *args, **kwargs):
         function(agent, *args, **kwargs)

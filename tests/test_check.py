@@ -599,7 +599,7 @@ def test_advantages_that_broadcast(check_script):
 
 def test_the_rollout_of_another_thread_keeps_its_values():
     """While check.py adds to the values of the loss, an actor of ppo_atari_cleanba.py may compute some, too."""
-    policies = Policies(SimpleNamespace(is_in_first_step=lambda: False, stats=[[]]))
+    policies = Policies(SimpleNamespace(is_in_step=lambda number: False, stats=[[]]))
     policies.added_to_values = torch.ones(2)
 
     def forward(agent):
@@ -677,6 +677,24 @@ def test_an_optimizer_of_torch_whose_rate_is_not_annealed(check_script):
         "    optimizer.of_torch = torch.optim.Adam(agent.parameters(), 0.001)\n    take_step = gradient_step\n",
     )
     assert "warn   the optimizer has the learning rate 0.001 in both updates" in check_script(gradient, made)
+
+
+def test_gradients_of_the_step_before(check_script):
+    """zero_grad() is called once for each epoch, and then before each backward()."""
+    text = (ROOT / "ppo.py").read_text()
+    start = text.index("    # zeros for parameters that the loss does not use\n")
+    of_script = text[start : text.index("    return stats\n", start)]
+    of_torch = """    loss.backward()
+    stats["grad_norm"] = nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm)
+    optimizer.param_groups[0]["lr"] = args.learning_rate
+    optimizer.step()
+"""
+    made = ("optimizer = Adam(agent)", "optimizer = torch.optim.Adam(agent.parameters(), eps=1e-5)")
+    options = f"{TINY} --update-epochs 2"
+    once = (EPOCH, f"{EPOCH}            optimizer.zero_grad()\n")
+    error = "ERROR  the second step uses the gradient of the first again"
+    assert error in check_script(made, (of_script, of_torch), once, options=options)
+    assert "0 warnings" in check_script(made, (of_script, f"    optimizer.zero_grad()\n{of_torch}"), status=0)
 
 
 def test_the_second_of_two_optimizers(check_script):
@@ -903,7 +921,10 @@ def test_time_limits_that_are_bootstrapped_wrongly(check_script):
     pendulum = dict(script="ppo_continuous_action.py", options=options, status=0)
     warning = "warn   --bootstrap-truncated: rewards where episodes are cut off differ by"
     assert warning in check_script((added, added.replace("args.gamma * ", "3 * ")), **pendulum)
-    assert warning not in check_script(**pendulum)
+    assert "warn   --bootstrap-truncated" not in check_script(**pendulum)
+    scaled = 'infos["final_obs"][i] = self.scale(infos["final_obs"][i])'
+    page = check_script((scaled, "pass"), **pendulum)
+    assert "final_obs" in line_of(page, "warn   --bootstrap-truncated: the wrappers of the vector")
 
 
 def test_statistics_that_no_resume_restores(check_script):
