@@ -8,5 +8,6 @@ WORKDIR /ppo
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 RUN pip install --no-cache-dir -c constraints.txt ".[all]"
 COPY *.py ./
+COPY checker ./checker
 ENV MUJOCO_GL=egl
 ENTRYPOINT ["python"]
