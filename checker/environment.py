@@ -90,6 +90,7 @@ class RandomSteps:
         self.lengths = []  # of the episodes that ended
         self.cut_lengths = []  # of those that were truncated
         self.returns = []  # of those that the infos report
+        self.unlogged_cuts = 0  # those that were truncated, and that no info reports
         self.problem = ""
 
     def take(self, count, beside=None, actions_seed=None):
@@ -120,6 +121,8 @@ class RandomSteps:
                     self.cut_lengths.append(length)
                 if "episode" in info:
                     self.returns.append(float(np.asarray(info["episode"]["r"]).item()))
+                elif truncated:
+                    self.unlogged_cuts += 1
                 length = 0
                 obs, info = env.reset()
 
@@ -298,6 +301,9 @@ def check_episodes(steps, page):
         page.note(f"no episode ended; the time limit is {limits[0]} steps")
     else:
         page.warn("no episode ended: no return would be logged; register it with max_episode_steps")
+    if steps.returns and steps.unlogged_cuts:
+        text = f"{steps.unlogged_cuts} of the episodes that were cut off would not be logged"
+        page.warn(f"{text}: is a TimeLimit around the wrapper Episodes, and not in it?")
     if len(lengths) >= 10 and not steps.returns:
         page.warn('no info of an episode\'s last step has the key "episode": no return would be logged')
 

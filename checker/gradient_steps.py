@@ -34,6 +34,7 @@ class PolicySlopes(typing.NamedTuple):
     log_ratios: torch.Tensor
     after: torch.Tensor  # where they differ by these log_ratios
     shifted: torch.Tensor  # as before, with the same number added to the value and the return of each action
+    of_values: torch.Tensor  # the derivatives by the agent's values instead
 
 
 class GradientSteps:
@@ -46,6 +47,7 @@ class GradientSteps:
         self.used_gradients = ({}, {})  # those of torch's optimizer in these steps, {parameter: gradient}
         self.slopes = None  # a PolicySlopes
         self.terms = {}  # of the loss: {name: (how much it grows with the coefficient, the scalar)}
+        self.still_terms = set()  # the names of those that have no gradient
         self.step_norms = []  # of the gradients with which the agent's optimizer took steps
         self.learning_rates = collections.defaultdict(dict)  # {update: {id of an optimizer: those of its first step}}
         self.rows = []  # of the minibatches of the first update: the hashes of observations, and {column: numbers}
@@ -114,6 +116,9 @@ class GradientSteps:
         for name in ("returns", "logprobs"):
             if name in minibatch and minibatch[name].shape == (len(obs),):
                 columns[name] = minibatch[name].detach().double().cpu().numpy()
+        actions = minibatch.get("actions")
+        if isinstance(actions, torch.Tensor) and not actions.is_floating_point() and len(actions) == len(obs):
+            columns["actions"] = actions.cpu().numpy()
         self.rows.append(([hash(row.tobytes()) for row in obs], columns))
 
     def loss(self, function, agent, *args, **kwargs):
@@ -167,16 +172,24 @@ class GradientSteps:
         self.run.policies.added_to_values = None
         shifted = slope(moved_loss, self.run.policies.log_probs)
         self.run.policies.log_probs = log_probs
-        self.slopes = PolicySlopes(minibatch["returns"] - minibatch["values"], before, log_ratios, after, shifted)
+        advantages = minibatch["returns"] - minibatch["values"]
+        values = self.run.policies.values
+        is_trained = values.requires_grad and values.shape == advantages.shape
+        of_values = slope(loss, values) if is_trained else torch.zeros_like(advantages)
+        self.slopes = PolicySlopes(advantages, before, log_ratios, after, shifted, of_values)
 
     def find_terms(self, function, named, loss, stats):
         """Takes the loss once more with each coefficient larger by 1: by how much it grows, beside its term."""
         options = named.get("args")
+        parameters = [parameter for parameter in self.run.agents[0].parameters() if parameter.requires_grad]
         for option, term in (("ent_coef", "entropy"), ("vf_coef", "value_loss")):
             if dataclasses.is_dataclass(options) and hasattr(options, option) and term in stats:
                 changed = dataclasses.replace(options, **{option: getattr(options, option) + 1.0})
                 changed_loss, *_ = function(**named | {"args": changed})
                 self.terms[term] = (changed_loss - loss).item(), float(stats[term])
+                gradients = torch.autograd.grad(changed_loss - loss, parameters, retain_graph=True, allow_unused=True)
+                if not any(gradient is not None and gradient.any() for gradient in gradients):
+                    self.still_terms.add(term)
 
 
 def slope(loss, tensor):
@@ -255,8 +268,9 @@ def check_rates(first, second, args, page):
     if min(first + second) < 0:
         page.error(f"the optimizer has a learning rate below 0: {min(first + second):.3g}")
     elif getattr(args, "anneal_lr", False):
-        if first == second:
-            text = f"the learning rate {first[0]:.3g} in both updates"
+        constant = [one for one, two in zip(first, second, strict=True) if one == two]
+        if constant:
+            text = f"the learning rate {constant[0]:.3g} in both updates"
             page.warn(f"the optimizer has {text}: --anneal-lr does not lower it")
         elif all(0.9 * one < two < 1.001 * one for one, two in zip(first, second, strict=True)):
             text = f"from {first[0]:.4g} to {second[0]:.4g} in a run of two updates"
@@ -281,13 +295,21 @@ def check_policy_loss(run, page):
     seen = run.gradient_steps
     if seen.slopes is None:
         return
-    advantages, before, log_ratios, after, shifted = seen.slopes
+    advantages, before, log_ratios, after, shifted, of_values = seen.slopes
     growth, entropy = seen.terms.get("entropy", (0.0, 0.0))
     if growth != 0 and math.isclose(growth, entropy, rel_tol=0.01):
         page.error("the loss grows with the entropy, and its bonus must lower it")
     growth, value_loss = seen.terms.get("value_loss", (0.0, 0.0))
     if growth < -0.5 * value_loss:
         page.error("the loss falls with the value loss, and must grow with it")
+    is_uniform = run.policies.log_probs.std().item() == 0  # its entropy is the largest, which has no slope
+    if "entropy" in seen.still_terms and run.first_steps[0].options["ent_coef"] > 0 and not is_uniform:
+        page.warn("the entropy bonus has no gradient: is the entropy detached, or of a constant policy?")
+    if of_values.any():
+        correlation = torch.corrcoef(torch.stack([-advantages.flatten(), of_values.flatten()]))[0, 1]
+        if -0.5 < correlation < 0.5:
+            hint = "do shapes [B] and [B, 1] make [B, B]?"
+            page.warn(f"the loss does not draw each value to its return (correlation {correlation:.2f}): {hint}")
     if not before.any():
         page.warn("the loss of the first minibatch has no gradient for the policy")
         return
@@ -300,6 +322,9 @@ def check_policy_loss(run, page):
     if still > 0.1 and gap < ROUNDING_LOW_PRECISION:
         hint = "are the bounds of the clip in each other's place?"
         page.warn(f"at ratio 1, where no clip acts, {still:.0%} of the actions have no gradient: {hint}")
+        return
+    if torch.equal(before, after):
+        page.warn("the loss does not depend on the logprobs of the rollout: its ratio is always 1, so no clip acts")
         return
     moves_on = -after * log_ratios > 0
     moves_back = -after * log_ratios < 0
@@ -333,16 +358,18 @@ def check_rows(run, page):
     advantages = run.rollouts.advantages
     if not isinstance(values, np.ndarray) or not isinstance(advantages, np.ndarray):
         return
-    hashes = [[hash(row.tobytes()) for row in obs] for obs, _ in run.rollouts.steps]
+    hashes = [[hash(row.tobytes()) for row in obs] for obs, _, _ in run.rollouts.steps]
     if values.shape != np.shape(hashes) or values.shape != advantages.shape:
         return
     counts = collections.Counter(sum(hashes, []))
     returns = advantages + values
     return_of = {}  # of each step whose observation no other step has
+    action_of = {}  # that the environment got
     for t, row in enumerate(hashes):
         for i, key in enumerate(row):
             if counts[key] == 1:
                 return_of[key] = returns[t, i]
+                action_of[key] = run.rollouts.steps[t][2][i]
     uses = collections.Counter(key for keys, _ in seen.rows for key in keys if key in return_of)
     if not uses:
         why = "they have other observations than the steps" if return_of else "no observation is that of one step alone"
@@ -356,6 +383,7 @@ def check_rows(run, page):
     if len(set(orders)) < len(orders) and len(orders[0]) > 8:
         page.warn("two minibatches of update 1 have the same steps in the same order: each epoch needs a permutation")
     wrong = set()
+    others = set()
     change = 0.0
     logprobs = {}
     bound = 1e-3 * max(1.0, np.abs(returns).max())
@@ -363,12 +391,19 @@ def check_rows(run, page):
         for row, key in enumerate(keys):
             if key in return_of and "returns" in columns and abs(columns["returns"][row] - return_of[key]) > bound:
                 wrong.add(key)
+            if key in return_of and "actions" in columns:
+                action = columns["actions"][row]
+                if action.shape == action_of[key].shape and not np.array_equal(action, action_of[key]):
+                    others.add(key)
             if key in return_of and "logprobs" in columns:
                 first = logprobs.setdefault(key, columns["logprobs"][row])
                 change = max(change, abs(columns["logprobs"][row] - first))
     if wrong:
         text = f"{len(wrong)} of {len(return_of)} steps"
         page.warn(f"the returns of {text} are not the advantages of gae() plus the values of the same steps")
+    if others:
+        text = f"{len(others)} of {len(return_of)} steps"
+        page.warn(f"in {text} the environments got another action than the minibatch has")
     if change > ROUNDING:
         page.warn(f"logprobs of a step change by {change:.2g} in update 1: the ratio is to those of the rollout")
     if page.counts["warn"] == problems:

@@ -34,7 +34,8 @@ class Policies:
     def functions(self):
         script = self.run.script
         watched = {(script.Agent, "forward"): self.forward}
-        for value in vars(script).values():
+        # a script may also draw from torch.distributions.Categorical without importing this name
+        for value in [*vars(script).values(), *vars(torch.distributions).values()]:
             if inspect.isclass(value) and hasattr(value, "log_prob"):  # a class may inherit one of the two
                 looks = {"log_prob": self.log_prob, "sample": self.sample}
                 watched |= {(value, name): look for name, look in looks.items() if name in vars(value)}
@@ -43,7 +44,7 @@ class Policies:
     def forward(self, function, agent, *inputs, **kwargs):
         outputs = function(agent, *inputs, **kwargs)
         if self.run.is_in_step(1) and self.values is None:
-            self.values = outputs[1].detach()
+            self.values = outputs[1]
         is_in_second_update = len(self.run.stats) == 2 and not self.run.stats[1] and torch.is_grad_enabled()
         if is_in_second_update and self.values_of_update_2 is None:
             self.values_of_update_2 = outputs[1].detach()
@@ -139,6 +140,8 @@ def check_outputs(agent, obs, minibatch, args, source, page):
             page.error(f"get_policy() and forward() differ by {gap:.2g} in log_prob{why}")
         else:
             page.ok("get_policy() = forward()")
+    if hasattr(agent, "initial_state"):
+        check_memory(agent, obs, page)
     if inspect.signature(policy.entropy).parameters:
         page.skip("entropy: the policy alone does not have it")
         return
@@ -151,7 +154,24 @@ def check_outputs(agent, obs, minibatch, args, source, page):
     with torch.random.fork_rng():
         torch.manual_seed(0)
         check_entropy(agent, obs, page)
+        check_layers(agent, obs, page)
         check_ranges(agent, obs, most, minibatch, page)
+
+
+def check_memory(agent, obs, page):
+    """Where an episode begins, nothing of the memory may be left."""
+    state = agent.initial_state(len(obs))
+    parts = state if isinstance(state, tuple) else (state,)
+    used_parts = tuple(part + torch.randn_like(part) for part in parts)
+    used = used_parts if isinstance(state, tuple) else used_parts[0]
+    dones = torch.ones(len(obs), dtype=torch.bool, device=obs.device)
+    _, values, *_ = agent(obs, used, dones)
+    _, values_of_new, *_ = agent(obs, state, dones)
+    gap = (values - values_of_new).abs().max().item()
+    if gap > ROUNDING:
+        hint = "forward() must set the state to 0 where dones are true"
+        place = place_of(type(agent).forward)
+        page.error(f"the memory of an episode changes the values of the next one by {gap:.2g}: {hint}{place}")
 
 
 def outputs_of(agent, obs):
@@ -182,6 +202,24 @@ def check_entropy(agent, obs, page):
     if gap > 6 * log_probs.std().item() / count**0.5 + 0.05 * max(1.0, abs(entropy)):
         text = f"{-log_probs.mean():.3g}, and its entropy() {entropy:.3g}"
         page.warn(f"with other weights, the policy's mean of -log_prob(sample()) is {text}{place_of(type(policy))}")
+
+
+def check_layers(agent, obs, page):
+    """Several linear layers without a function between them are one."""
+    count = sum(isinstance(module, torch.nn.Linear) for module in agent.modules())
+    if obs.ndim != 2 or not obs.is_floating_point() or count <= 2 or hasattr(agent, "initial_state"):
+        return
+    agent = add_noise(agent, 0.3)
+    points = 3 * torch.randn_like(obs)
+    _, at_zero = outputs_of(agent, torch.zeros_like(obs))
+    _, once = outputs_of(agent, points)
+    _, twice = outputs_of(agent, 2 * points)
+    if torch.allclose(twice - at_zero, 2 * (once - at_zero), rtol=1e-4, atol=1e-4) and not torch.allclose(
+        once, at_zero
+    ):
+        page.warn(
+            f"values are a linear function of observations: is a tanh or relu missing?{place_of(type(agent).forward)}"
+        )
 
 
 def check_ranges(agent, obs, most, minibatch, page):

@@ -21,7 +21,7 @@ class Rollouts:
         self.envs = None  # the first vector
         self.resets = []  # (update, seed) of each of its resets
         self.obs = None  # those that it returned last
-        self.steps = []  # of the first update: the observations before each step and its rewards
+        self.steps = []  # of the first update: the observations before each step, its rewards and its actions
         self.ends = []  # whether an episode ended, bool [N], of each step
         self.cuts = []  # (step, environment, last observation) of each episode of the first update that was cut off
         self.inner_outcome = None  # of the last step, before the wrappers of the vector: (observations, infos)
@@ -69,6 +69,8 @@ class Rollouts:
     def step(self, function, *args, **kwargs):
         if self.numpy_state not in (None, global_generators()["np.random"]):
             self.draws_from_numpy = True
+        [actions] = [*args, *kwargs.values()]
+        actions = np.array(actions)  # a copy, as an environment may change them in place
         outcome = function(*args, **kwargs)
         self.numpy_state = global_generators()["np.random"]
         obs, rewards, terminated, truncated, infos = outcome
@@ -80,7 +82,7 @@ class Rollouts:
                 for i in np.flatnonzero(truncated & ~terminated):
                     self.cuts.append((len(self.steps), i, np.array(infos["final_obs"][i])))
                     self.wraps_final_obs |= not are_equal(infos["final_obs"][i], inner_infos["final_obs"][i])
-            self.steps.append((self.obs, np.array(rewards)))
+            self.steps.append((self.obs, np.array(rewards), actions))
             self.obs = np.array(obs)
         return outcome
 
@@ -150,6 +152,11 @@ def check_ends(run, page):
     for update, (function, arguments) in seen.gae_calls.items():
         dones = np.asarray(arguments.get("dones"), dtype=bool)
         steps = len(dones) if dones.ndim else 0
+        if seen.vectors == 1 and dones.ndim == 1 and len(dones) > len(seen.steps) > 0:
+            shapes = f"[{len(dones)}], and needs [{len(seen.steps)}, {len(dones) // len(seen.steps)}]"
+            hint = "else it goes on from one environment into another"
+            page.warn(f"{function.__name__}() gets dones of the shape {shapes}: {hint}{place_of(function)}")
+            return
         ends = np.array(seen.ends[(update - 1) * steps : update * steps])
         if seen.vectors != 1 or ends.shape != dones.shape:
             return
@@ -193,7 +200,7 @@ def check_rollout(run, args, source, page):
     function, arguments = seen.gae_calls[1]
     if not {"rewards", "values", "next_value"} <= arguments.keys() or not isinstance(arguments["rewards"], np.ndarray):
         return
-    rewards = np.array([rewards for _, rewards in seen.steps])
+    rewards = np.array([rewards for _, rewards, _ in seen.steps])
     ends = np.array(seen.ends[: len(rewards)])
     given = arguments["rewards"]
     if given.shape != rewards.shape:

@@ -66,7 +66,7 @@ def misfit_of_array(space, array):
         return f"has a value that is {array[~np.isfinite(array)][0]}"
     if array.dtype.kind == "f" and space.dtype.kind != "f" and (array % 1 != 0).any():
         return f"has fractions, and its space of the type {space.dtype} has none"
-    rounding = 1e-5 * (1 + np.abs(array))
+    rounding = 1e-5 * (1 + np.abs(array.astype(np.float64)))  # integers of 8 bits would overflow
     for outside, bound, word in (
         (array > space.high + rounding, space.high, "ends"),
         (array < space.low - rounding, space.low, "begins"),

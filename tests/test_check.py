@@ -122,6 +122,22 @@ def test_environments(name, capsys):
     assert torch.get_default_dtype() == torch.float32 and torch.is_grad_enabled()
 
 
+def test_a_time_limit_around_the_wrapper_that_logs(capsys):
+    env = gym.wrappers.TimeLimit(ppo.Episodes(Walk()), 13)
+    steps = environment.RandomSteps(env, 1)
+    steps.take(200)
+    environment.check_episodes(steps, Page())
+    assert re.search("warn   .* would not be logged: is a TimeLimit around", capsys.readouterr().out)
+
+
+def test_integers_of_8_bits_at_their_bound(capsys):
+    space = gym.spaces.Box(-128, 127, (4,), np.int8)
+    page = check_environment(
+        lambda: Walk(space=space, change=lambda obs: (254 * obs).clip(-127, 127).astype(np.int8)), capsys
+    )
+    assert "ERROR" not in page
+
+
 def test_an_environment_without_a_mistake(capsys):
     page = check_environment(Walk, capsys)
     assert not any(word in page for word in ("ERROR", "warn", "note", "skip")), page
@@ -529,6 +545,13 @@ def test_a_memory_that_begins_anew_in_the_update(check_script):
     )
 
 
+def test_a_memory_that_goes_on_into_the_next_episode(check_script):
+    edit = ("state = tuple(s * ~done[0, :, None] for s in state)", "pass")
+    options = "--num-envs 2 --num-steps 16 --num-minibatches 2 --update-epochs 1"
+    page = check_script(edit, script="ppo_atari_lstm.py", options=options)
+    assert "ERROR  the memory of an episode changes the values of the next one" in page
+
+
 SECOND_LOSS = """
 def bonus_loss(agent, minibatch, args):
     _, values = agent(minibatch["obs"])
@@ -715,6 +738,20 @@ def test_the_second_of_two_optimizers(check_script):
     assert "warn   the optimizer has the learning rate 0.001 in both updates" in check_script(step, made)
 
 
+def test_the_second_of_two_groups(check_script):
+    step = (
+        "    adam_step(optimizer, gradient * scale, args.learning_rate)\n",
+        "    for parameter, part in zip(optimizer.parameters, gradients):\n        parameter.grad = part * scale\n"
+        "    optimizer.of_torch.param_groups[0]['lr'] = args.learning_rate\n    optimizer.of_torch.step()\n",
+    )
+    groups = "[{'params': [agent.policy.weight]}, {'params': [agent.value.weight], 'lr': 0.002}]"
+    made = (
+        "    take_step = gradient_step\n",
+        f"    optimizer.of_torch = torch.optim.Adam({groups})\n    take_step = gradient_step\n",
+    )
+    assert "warn   the optimizer has the learning rate 0.002 in both updates" in check_script(step, made)
+
+
 LOGITS = "Categorical(self.policy(self.policy_trunk(obs.float())))"
 VALUES = "self.value(self.value_trunk(obs.float())).squeeze(-1)"
 RANGES = {
@@ -827,6 +864,7 @@ def test_probes_for_scaled_rewards(check_script, monkeypatch):
 RETURNS = "        returns = torch.from_numpy(advantages)"
 CHUNKS = "            for rows in permutation.chunk(args.num_minibatches):\n"
 PERMUTATION = "torch.randperm(run.batch_size, generator=generator, device=device)"
+GAE = "gae(rewards, values_by_step, dones, next_value.cpu().numpy(), "
 EPOCH = "        for _ in range(args.update_epochs):\n"
 REMAINING = "        remaining = 1.0 - (update - 1) / run.num_updates"
 RESET = "envs.reset(seed=seed)"
@@ -896,6 +934,27 @@ BETWEEN = {
         ("clamp(1 - args.clip_coef, 1 + args.clip_coef)", "clamp(1 + args.clip_coef, 1 - args.clip_coef)"),
         "warn   at ratio 1, where no clip acts, .* have no gradient",
     ),
+    "values beside all returns": (
+        ('(values - minibatch["returns"])', '(values - minibatch["returns"][:, None])'),
+        ('(clipped_values - minibatch["returns"])', '(clipped_values - minibatch["returns"][:, None])'),
+        "warn   the loss does not draw each value to its return",
+    ),
+    "a ratio to itself": (
+        ('- minibatch["logprobs"]\n', '- policy.log_prob(minibatch["actions"]).detach()\n'),
+        "warn   .* its ratio is always 1, so no clip acts",
+    ),
+    "no gradient of the entropy": (
+        ("policy.entropy().mean()", "policy.entropy().mean().detach()"), "warn   the entropy bonus has no gradient",
+    ),
+    "a flat rollout": (
+        (GAE, "gae(rewards.ravel(), values_by_step.ravel(), dones.ravel(), next_value.cpu().numpy()[0], "),
+        r"warn   gae\(\) gets dones of the shape \[64\], and needs \[32, 2\]",
+    ),
+    "another action": (
+        ("envs.step(action.cpu().numpy().copy())", "envs.step(1 - action.cpu().numpy())"),
+        "warn   in (\\d+) of \\1 steps the environments got another action",
+    ),
+    "no tanh": (("nn.Tanh()", "nn.Identity()"), "warn   values are a linear function of observations"),
     "a tensor of the agent": (
         (AGENT, f"{AGENT}        self.scale = torch.ones(())\n"), "note   scale is neither trained nor saved",
     ),
@@ -908,6 +967,16 @@ def test_what_passes_between_the_parts_of_an_update(name, check_script):
     options = f"{TINY} --num-steps 32 --update-epochs 2"
     page = check_script(*edits, options=options, status=int("ERROR" in text))
     assert re.search(text, page), page
+
+
+def test_a_policy_of_torch(check_script):
+    """Without an import of its name."""
+    policy = "Categorical(self.policy(self.policy_trunk(obs.float())))"
+    edits = (
+        (policy, f"torch.distributions.{policy.replace('(self', '(logits=self', 1)}"),
+        ("sample(generator)", "sample()"),
+    )
+    assert "0 errors, 0 warnings" in check_script(*edits, options=f"{TINY} --num-steps 64", status=0)
 
 
 def test_minibatches_of_an_unedited_script(check_script):
