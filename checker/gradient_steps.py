@@ -47,7 +47,7 @@ class GradientSteps:
         self.used_gradients = ({}, {})  # those of torch's optimizer in these steps, {parameter: gradient}
         self.slopes = None  # a PolicySlopes
         self.terms = {}  # of the loss: {name: (how much it grows with the coefficient, the scalar)}
-        self.still_terms = set()  # the names of those that have no gradient
+        self.still_terms = set()  # the names of those that change the loss, and have no gradient
         self.step_norms = []  # of the gradients with which the agent's optimizer took steps
         self.learning_rates = collections.defaultdict(dict)  # {update: {id of an optimizer: those of its first step}}
         self.rows = []  # of the minibatches of the first update: the hashes of observations, and {column: numbers}
@@ -188,7 +188,8 @@ class GradientSteps:
                 changed_loss, *_ = function(**named | {"args": changed})
                 self.terms[term] = (changed_loss - loss).item(), float(stats[term])
                 gradients = torch.autograd.grad(changed_loss - loss, parameters, retain_graph=True, allow_unused=True)
-                if not any(gradient is not None and gradient.any() for gradient in gradients):
+                has_gradient = any(gradient is not None and gradient.any() for gradient in gradients)
+                if changed_loss != loss and not has_gradient:
                     self.still_terms.add(term)
 
 
