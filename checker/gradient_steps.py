@@ -124,7 +124,7 @@ class GradientSteps:
     def loss(self, function, agent, *args, **kwargs):
         outputs = function(agent, *args, **kwargs)
         # A loss with its scalars is that of the minibatch; one tensor alone is a term that an edit adds to it.
-        is_whole = isinstance(outputs, tuple)
+        is_whole = isinstance(outputs, tuple) and isinstance(outputs[0], torch.Tensor)
         if is_whole and isinstance(agent, torch.nn.Module) and self.run.is_in_step(2):
             self.find_gradients(agent, outputs[0], self.second_gradients)
         if is_whole and isinstance(agent, torch.nn.Module) and self.run.is_in_step(1):
